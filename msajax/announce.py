@@ -17,11 +17,9 @@ _is_watching = False  # never in a notebook, where nothing is said
 
 
 def begin(stage: str, since: float | None = None) -> None:
-    """Begins to watch the time of a command.
+    """Begins to watch the time of a command, whose first stage this is.
 
-    Args:
-        stage: what is done first.
-        since: when the command began, by time.monotonic(); None for now.
+    It began at `since`, by time.monotonic(); None for now.
     """
     global _is_watching
     _is_watching = True

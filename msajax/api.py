@@ -97,10 +97,7 @@ class Result(Table):
     _print = staticmethod(print_results)
 
     def predictions(self, split: str = "test") -> dict[str, np.ndarray]:
-        """Reads the predictions of a split by column, as in its CSV; ready for a data frame.
-
-        Args:
-            split: valid or test.
+        """Reads the predictions of valid or test by column, as in its CSV; ready for a data frame.
 
         Returns:
             `{column: [N]}`: id, label, score and the others of the file; numbers as float64, an
@@ -121,7 +118,7 @@ class Result(Table):
 
     @functools.cached_property
     def bundle(self) -> Bundle:
-        """The trained model."""
+        """Returns the trained model."""
         return load(f"{self.workdir}/bundle")
 
     @contextlib.contextmanager
@@ -137,7 +134,7 @@ class SweepResult(Table):
 
     @functools.cached_property
     def winner(self) -> Result | None:
-        """The winner's run; None if it has not been trained."""
+        """Returns the winner's run; None if it has not been trained."""
         results = self["winner"].get("results")
         return results and Result(os.path.join(self.workdir, "winner"), results)
 
@@ -254,7 +251,7 @@ def compare_models(
 
     Args:
         contenders: names of models, the reference first; text_only is added.
-        config: what all have in common: the corpus, training, encoders, random seeds.
+        config: has the corpus, training, encoders and random seeds, which all share.
         workdir: the folder; made if needed, refused if it holds something else.
         **how: trials=8, how many settings are drawn from the space that a model declares (0: none,
             its declared settings); trial_seeds=1, random seeds of a trial; hours=None, after which
@@ -324,11 +321,7 @@ class Comparison(Table):
         return comparison_rows(self)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the comparison as .json, .csv, .tex or .html, which the ending says.
-
-        Raises:
-            UserError: for another ending, or a file that cannot be written.
-        """
+        """Writes a .json, .csv, .tex or .html file, by its ending, or raises `UserError`."""
         from msajax.report.compared import write_comparison  # it draws
 
         write_comparison(as_path(path, "path", "a file"), self._content)
@@ -348,7 +341,7 @@ def compare(
         split: valid or test, of results and folders.
         convention: names of other metrics than those that suit the labels, with commas between;
             all for every one that fits.
-        every_pair: whether to compare each with each.
+        every_pair: compares each with each.
 
     Returns:
         The comparison, which prints as tables and sentences.
@@ -356,7 +349,7 @@ def compare(
     Raises:
         UserError: for runs that are not of the same samples, naming those that differ.
     """
-    _require_names(convention)
+    _require_convention(convention)
     content = compare_runs(_paths(runs), split, convention, every_pair)
     return Comparison(os.getcwd(), content)
 
@@ -379,11 +372,7 @@ class RunTable(Table):
         return run_table_rows(self)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the table as .tex, .csv or .json, which the ending says.
-
-        Raises:
-            UserError: for another ending, or a file that cannot be written.
-        """
+        """Writes a .tex, .csv or .json file, by its ending, or raises `UserError`."""
         write(as_path(path, "path", "a file"), self._content, RUN_TABLE)
 
 
@@ -413,7 +402,7 @@ def table(
     Raises:
         UserError: for runs that are not of the same samples, naming those that differ.
     """
-    _require_names(convention)
+    _require_convention(convention)
     names = (metrics,) if isinstance(metrics, str) else metrics
     return RunTable(os.getcwd(), tabulate(_paths(runs), split, convention, names))
 
@@ -423,6 +412,6 @@ def _paths(runs: Sequence[str | os.PathLike | Result]) -> list[str]:
     return [r.workdir if isinstance(r, Result) else as_path(r, "run", expected) for r in runs]
 
 
-def _require_names(convention: Any) -> None:
+def _require_convention(convention: Any) -> None:
     if not isinstance(convention, str):
         raise UserError(f"convention = {convention!r}: must be names with commas between, or all.")

@@ -25,11 +25,7 @@ class NonFiniteError(ArithmeticError):
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Names the file that cannot be written, as the system's own error about a full disk does not.
-
-    Raises:
-        UserError: in place of an `OSError`.
-    """
+    """Turns the error of a file that cannot be written into a `UserError` that names it."""
     try:
         yield
     except OSError as error:
@@ -40,7 +36,7 @@ def writing(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Names the file or folder that cannot be read, as `writing` does."""
+    """Turns the error of a file or folder that cannot be read into a `UserError` that names it."""
     try:
         yield
     except OSError as error:

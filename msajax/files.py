@@ -33,8 +33,7 @@ def as_path(value: Any, name: str, expected: str) -> str:
 def replacing(path: str, *, binary: bool = False) -> Iterator[IO]:
     """Opens a file, of text or bytes, that replaces `path` once it is whole; else nothing is left.
 
-    Raises:
-        UserError: if it cannot be written.
+    Raises `UserError` if it cannot be written.
     """
     temporary = partial(path)
     with writing(path):
@@ -55,9 +54,7 @@ def replacing_folder(path: str) -> Iterator[str]:
     """Lends an empty folder that takes the place of `path` at the end; else nothing is left of it.
 
     What stood at `path` stays until then. A kill may leave `path` missing, but never a part of it.
-
-    Raises:
-        UserError: if it cannot be written.
+    Raises `UserError` if it cannot be written.
     """
     temporary = partial(path)
     new, former = (os.path.join(temporary, name) for name in ("new", "former"))
@@ -150,6 +147,14 @@ def require_writable(path: str) -> None:
         pass
 
 
+def require_new(output: str) -> str:
+    """Returns the path of what is to be written; raises `UserError` if something is there."""
+    output = output.rstrip(os.sep)
+    if os.path.lexists(output):
+        raise UserError(f"--output={output} is there already: choose another name.")
+    return output
+
+
 def require_file_place(path: str) -> None:
     """Raises `UserError` unless a file can be written at `path`, whose folder must be there."""
     if os.path.isdir(path):
@@ -224,16 +229,10 @@ def read_json(path: str) -> Any:
 
 
 def write_json(path: str, value: Any, indent: int | None = 2) -> None:
-    """Writes strict JSON, whole or not at all; numbers that are not finite become null.
+    """Writes strict JSON, whole or not at all; raises `UserError` if it cannot be written.
 
-    Args:
-        path: the file.
-        value: its content.
-        indent: spaces a level; None puts all on one line, where lists of many numbers would
-            otherwise take several times the room.
-
-    Raises:
-        UserError: if it cannot be written.
+    Numbers that are not finite become null. `indent` is spaces a level; None puts all on one line,
+    where lists of many numbers would otherwise take several times the room.
     """
     write_text(path, json_text(value, indent))
 

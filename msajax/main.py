@@ -19,7 +19,7 @@ from rich.console import Console
 
 from msajax import __version__, announce
 from msajax.cli import flags
-from msajax.cli.modes import MODES
+from msajax.cli.modes import run_mode
 from msajax.errors import NON_FINITE, OK, USER_ERROR, NonFiniteError, UserError
 from msajax.runtime.compile import is_compiling
 from msajax.runtime.signals import follow_parent, interruptible
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
             flags.refuse_remote_paths()
             options = flags.options().with_fetched_encoder()
             console = Console(width=None if sys.stdout.isatty() else 100)
-            code = MODES[options.mode].run(options, console)
+            code = run_mode(options, console)
     except UserError as error:
         flags.complain(str(error))
         code = USER_ERROR

@@ -13,7 +13,7 @@ import survivors
 from tiny import SMALLEST, tiny_config
 
 import msajax
-from msajax.cli.convert import convert
+from msajax.cli.corpora import convert
 from msajax.cli.evaluate import evaluate_run
 from msajax.cli.inspect import inspect
 from msajax.cli.predict import predict as predict_corpus

@@ -26,7 +26,7 @@ from sklearn.metrics import f1_score
 from tiny import tiny_config
 
 import msajax
-from msajax.cli.convert import convert
+from msajax.cli.corpora import convert
 from msajax.cli.evaluate import evaluate_predictions, evaluate_run
 from msajax.cli.inspect import inspect
 from msajax.cli.predict import predict as predict_corpus

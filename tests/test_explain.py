@@ -9,7 +9,7 @@ import scipy.stats
 from tiny import tiny_config_dict
 
 import msajax
-from msajax.cli import convert, explain, modes
+from msajax.cli import corpora, explain, modes
 from msajax.cli.explain import explain_corpus, explain_run
 from msajax.cli.options import Options
 from msajax.config import SYNTHETIC, Config, from_config_dict
@@ -164,7 +164,7 @@ def test_explanations_hold_what_is_promised(whole, explained):
 def test_a_bundle_explains_a_corpus_as_its_run_does(whole, explained, tmp_path):
     config = msajax.load(f"{whole}/bundle").config.data
     corpus, page = str(tmp_path / "corpus.npz"), str(tmp_path / "why.html")
-    convert.convert(SYNTHETIC, config, corpus)
+    corpora.convert(SYNTHETIC, config, corpus)
     found = explain_corpus(f"{whole}/bundle", corpus, page, "test", samples=6)
     assert [s["id"] for s in found["samples"]] == [s["id"] for s in explained["samples"]]
     for one, other in zip(found["samples"], explained["samples"], strict=True):

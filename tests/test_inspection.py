@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 from rich.console import Console
 
-from msajax.cli.inspect import render
+from msajax.cli.inspect import print_corpus
 from msajax.config import DataConfig, ModelConfig, SyntheticConfig
 from msajax.corpus.corpus import Split
 from msajax.corpus.formats import open_corpus
@@ -68,7 +68,7 @@ def report_of(tmp_path: pathlib.Path, data: DataConfig = DEFAULT, **splits: Spli
 
 def rendered(report) -> str:
     console = Console(file=io.StringIO(), width=80)
-    render(report, console)
+    print_corpus(report, console)
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= 80 and text.isascii()
     return text

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny import tiny_config
 
-from msajax.cli.convert import convert
+from msajax.cli.corpora import convert
 from msajax.cli.inspect import inspect
 from msajax.config import DataConfig
 from msajax.corpus.formats import open_corpus

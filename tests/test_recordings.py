@@ -20,7 +20,7 @@ from refusals import refusal
 from survivors import ROOT, start
 
 import msajax
-from msajax.cli.convert import convert
+from msajax.cli.corpora import convert
 from msajax.cli.predict import open_clips
 from msajax.config import DataConfig
 from msajax.corpus.in_memory import corpus_of

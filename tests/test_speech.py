@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from pretrained_folders import SPEECH, encode_sound, random_tensors, write_folder
 from tiny import tiny_config
 
-from msajax.cli.embed import embed
+from msajax.cli.corpora import embed
 from msajax.cli.explain import explain_run
 from msajax.cli.export import export
 from msajax.cli.predict import predict as predict_corpus

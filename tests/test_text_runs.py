@@ -15,8 +15,7 @@ from survivors import state_of
 from tiny import lines_of, tiny_config
 from tiny_text import PIECES, WORDPIECE
 
-from msajax.cli.convert import convert
-from msajax.cli.embed import embed
+from msajax.cli.corpora import convert, embed
 from msajax.cli.inspect import inspect_model
 from msajax.cli.predict import predict as predict_corpus
 from msajax.cli.robustness import measure_robustness

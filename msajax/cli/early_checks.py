@@ -27,16 +27,13 @@ from msajax.runs.manifest import refuse_in_run
 
 
 def check_training(config: Config, workdir: str, profile: str | None, is_single: bool) -> None:
-    """Refuses what training cannot read, and a workdir that it cannot have.
+    """Raises `UserError` for what training cannot read, and a workdir that it cannot have.
 
     Args:
         config: the experiment, or what several runs have in common.
         workdir: a folder, or a URL, which is not looked at.
         profile: the folder for a trace; None for none.
-        is_single: whether the workdir is that of one run.
-
-    Raises:
-        UserError: naming it.
+        is_single: says that the workdir is that of one run.
     """
     check_sources(config)
     if not is_url(workdir):
@@ -48,11 +45,7 @@ def check_training(config: Config, workdir: str, profile: str | None, is_single:
 
 
 def open_for_training(config: Config) -> Corpus:
-    """Opens the corpus of a run, which lacks no split, label or modality that the run needs.
-
-    Raises:
-        UserError: naming what it lacks.
-    """
+    """Opens the corpus of a run; raises `UserError` for a split, label or modality it lacks."""
     corpus = open_corpus(config.data.path, config.reading)
     require_run(corpus, config)
     require_words(corpus, config.data, config.model)
@@ -63,11 +56,7 @@ def open_for_training(config: Config) -> Corpus:
 
 
 def load_jax() -> None:
-    """Loads JAX, and says so.
-
-    Raises:
-        UserError: naming a variable of the environment that JAX cannot read.
-    """
+    """Loads JAX, and says so; raises `UserError` for a variable that JAX cannot read."""
     announce.now("Loading JAX")
     try:
         import jax  # noqa: F401
@@ -113,8 +102,7 @@ def check_run(workdir: str, mode: str, *, reads_corpus: bool = True, writes: boo
 def reading_of(bundle: str) -> DataConfig:
     """Says how any corpus is read that is scored by a bundle, which is a folder on this machine.
 
-    Raises:
-        UserError: if there is no bundle, or it is not one that this program reads.
+    Raises `UserError` if there is no bundle, or it is not one that this program reads.
     """
     config = from_config_dict(read_description(bundle)["config"])
     return dataclasses.replace(without_folds(config.reading), format="auto")

@@ -91,7 +91,7 @@ def evaluate_run(workdir: str, split_name: str, convention: str = "") -> dict[st
             share = run.bundle.config.train.calibration_share
             chooses = deal_validation(split.ids, share, split.where).chooses
             scores, labels = scores[:, chooses], labels[chooses]
-        report |= _report(scores, labels, by_convention(convention, run.task, labels))
+        report |= _measure(scores, labels, by_convention(convention, run.task, labels))
         if split_name == "test" and not convention:
             calibration = run.bundle.calibration
             report["calibration"] = measure.describe_calibration(calibration, scores, labels)
@@ -104,12 +104,8 @@ def evaluate_run(workdir: str, split_name: str, convention: str = "") -> dict[st
 def evaluate_predictions(path: str, convention: str = "") -> dict[str, Any]:
     """Measures a file of predictions with labels, also one of another tool.
 
-    Args:
-        path: the file.
-        convention: names of `conventions.CONVENTIONS`; "" for the metrics that suit the labels.
-
-    Raises:
-        UserError: if the file cannot be read, or lacks a label or a score.
+    `convention` is as in `evaluate_run`, "" for the metrics that suit the labels. Raises
+    `UserError` if the file cannot be read, or lacks a label or a score.
     """
     read = predictions.read_predictions(path)
     ids, counts = np.unique(read.ids[read.ids != ""], return_counts=True)
@@ -118,10 +114,10 @@ def evaluate_predictions(path: str, convention: str = "") -> dict[str, Any]:
         logger.warning("%s: some ids, as %s, stand in several rows; each counts.", path, named)
     task = make_task(read.kind, read.names, read.labels)
     task = by_convention(convention, task, read.labels)
-    return {"input": path, **_report(read.scores, read.labels, task)}
+    return {"input": path, **_measure(read.scores, read.labels, task)}
 
 
-def _report(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
+def _measure(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
     return {
         "samples": len(labels),
         "metrics": measure.summarize_with_intervals(scores, labels, task),

@@ -12,14 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from msajax import announce
-from msajax.cli.convert import require_new
 from msajax.cli.early_checks import check_run, load_jax, reading_of
 from msajax.cli.options import Options
 from msajax.corpus.demands import require_corpus
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.predictions import Scored
 from msajax.errors import OK, UserError
-from msajax.files import refuse_inside, require_file_place, write_json, write_text
+from msajax.files import refuse_inside, require_file_place, require_new, write_json, write_text
 from msajax.results.measure import stored_rows
 from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import EXPLANATION, EXPLANATION_PAGE
@@ -61,14 +60,10 @@ def run(options: Options, console: Console) -> int:
 def explain_run(
     workdir: str, split: str, samples: int = _USUAL, target: str = ""
 ) -> dict[str, Any]:
-    """Explains samples of a finished run's corpus, and writes into its folder.
+    """Explains samples of a finished run's corpus, and writes into its folder, also in a bucket.
 
-    Args:
-        workdir: the run's folder, also in a bucket.
-        target: the output or class; "" for the first output, or the predicted class.
-
-    Returns:
-        The content of explanation.json; a report that is in the folder shows it from then on.
+    It explains the output or class `target`; "" is the first output, or the predicted class.
+    Returns the content of explanation.json, which a report in the folder shows from then on.
 
     Raises:
         UserError: if the run has not ended, its corpus is gone or another one, or its model cannot
@@ -84,9 +79,9 @@ def explain_run(
         output = output_of(run.bundle.preparation.spec, target)
         scored = run.score(split)
         stored = functools.partial(stored_rows, run.corpus, split)
-        with _progress() as tell:
+        with _show_progress() as tell:
             found = explain(run.bundle, split, scored, stored, output, samples, tell)
-        _write(found, folder.file(EXPLANATION_PAGE), folder.file(EXPLANATION))
+        _write_page(found, folder.file(EXPLANATION_PAGE), folder.file(EXPLANATION))
     return found
 
 
@@ -95,12 +90,8 @@ def explain_corpus(
 ) -> dict[str, Any]:
     """Explains samples of any corpus that fits a bundle; labels are not needed.
 
-    Args:
-        output: the page, a new name that ends in .html; the numbers go beside it, to .json.
-        target: the output or class; "" for the first output, or the predicted class.
-
-    Returns:
-        The numbers.
+    `output` is the page, a new name that ends in .html; the numbers, which are returned, go beside
+    it, to .json. `target` is as in `explain_run`.
 
     Raises:
         UserError: if the bundle, the corpus or the output is not usable.
@@ -128,13 +119,13 @@ def explain_corpus(
     _, prepared = read_split(loaded, opened, split)
     scored = Scored(prepared, *loaded.scorer.score(prepared, split))
     stored = functools.partial(stored_rows, opened, split)
-    with _progress() as tell:
+    with _show_progress() as tell:
         found = explain(loaded, split, scored, stored, number, samples, tell)
-    _write(found, output, numbers)
+    _write_page(found, output, numbers)
     return found
 
 
-def _write(found: dict[str, Any], page: str, numbers: str) -> None:
+def _write_page(found: dict[str, Any], page: str, numbers: str) -> None:
     from msajax.report.explanation.page import render
 
     rendered = render(found)  # before either is written: a stop would part them
@@ -143,7 +134,7 @@ def _write(found: dict[str, Any], page: str, numbers: str) -> None:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[float], None]]:
+def _show_progress() -> Iterator[Callable[[float], None]]:
     """Shows a bar on a terminal; a log gets a line every half minute."""
     announce.now()
     console = Console(stderr=True)

@@ -5,11 +5,10 @@ import os
 from rich.console import Console
 
 from msajax import announce
-from msajax.cli.convert import require_new
 from msajax.cli.early_checks import load_jax
 from msajax.cli.options import Options
 from msajax.errors import OK
-from msajax.files import refuse_inside, require_writable
+from msajax.files import refuse_inside, require_new, require_writable
 from msajax.inference.description import read_description
 from msajax.runs.local_copy import bundle_folder
 
@@ -29,9 +28,8 @@ def run(options: Options, console: Console) -> int:
 def export(bundle: str, output: str) -> dict:
     """Writes a bundle as a folder that jax runs alone; returns its manifest.
 
-    Raises:
-        UserError: if the bundle is not usable or its model cannot be exported, or if `output` is
-            there or cannot be written.
+    Raises `UserError` if the bundle is not usable or its model cannot be exported, or if `output`
+    is there or cannot be written.
     """
     output = require_new(output)
     refuse_inside(output, bundle, "bundle")

@@ -16,10 +16,8 @@ from msajax.runtime import devices
 def adding(mode: str, workdir: str, *names: str) -> Iterator[RunFolder]:
     """Locks the folder of a run, also in a bucket, while a mode adds the files of these names.
 
-    A report that is there is made anew.
-
-    Raises:
-        UserError: if it holds folds or no run that has ended, or another process uses it.
+    A report that is there is made anew. Raises `UserError` if the folder holds folds or no run that
+    has ended, or another process uses it.
     """
     refuse_folds(workdir, f"--mode={mode}")
     devices.require_devices()

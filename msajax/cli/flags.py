@@ -21,23 +21,24 @@ from msajax.files import meant
 
 DEFAULT_CONFIG = pathlib.Path(__file__).parent / "default_experiment.py"
 
+# Flags with a name here are read here or in `main.py`; modes read the others as `options[flag]`.
 CONFIG = config_flags.DEFINE_config_file("config", None, "Experiment file.")
 MODE = flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
-WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder, also in a bucket (gs://…).")
-INPUT = flags.DEFINE_string("input", None, "A corpus, or a CSV of predictions to evaluate.")
-OUTPUT = flags.DEFINE_string("output", None, "Where to write the result.")
-BUNDLE = flags.DEFINE_string("bundle", None, "A run's bundle folder, also in a bucket.")
+flags.DEFINE_string("workdir", None, "The run's folder, also in a bucket (gs://…).")
+flags.DEFINE_string("input", None, "A corpus, or a CSV of predictions to evaluate.")
+flags.DEFINE_string("output", None, "Where to write the result.")
+flags.DEFINE_string("bundle", None, "A run's bundle folder, also in a bucket.")
 MODELS = flags.DEFINE_string("models", None, "A Python file that registers models of your own.")
-SPLIT = flags.DEFINE_enum("split", None, ["train", "valid", "test", "all"], "Which split.")
-CONVENTION = flags.DEFINE_string("convention", None, "Metrics as some papers print them, by name.")
-FIGURES = flags.DEFINE_string("figures", None, "Folder for a report's figures, as PDF and SVG.")
-METRICS = flags.DEFINE_string("metrics", None, "The columns of a table of runs, by name.")
-EVERY_PAIR = flags.DEFINE_boolean("every_pair", False, "Compare each run with each.")
+flags.DEFINE_enum("split", None, ["train", "valid", "test", "all"], "Which split.")
+flags.DEFINE_string("convention", None, "Metrics as some papers print them, by name.")
+flags.DEFINE_string("figures", None, "Folder for a report's figures, as PDF and SVG.")
+flags.DEFINE_string("metrics", None, "The columns of a table of runs, by name.")
+flags.DEFINE_boolean("every_pair", False, "Compare each run with each.")
 # Counted from this start, so that the same command, repeated, always makes progress.
-STOP_AFTER = flags.DEFINE_integer(
+flags.DEFINE_integer(
     "stop_after_epochs", None, "Save and exit 75 after so many epochs.", lower_bound=1
 )
-PROFILE = flags.DEFINE_string("profile", None, "Folder for a profiler's trace of some steps.")
+flags.DEFINE_string("profile", None, "Folder for a profiler's trace of some steps.")
 COORDINATOR = flags.DEFINE_string("coordinator_address", None, "host:port of process 0.")
 PROCESSES = flags.DEFINE_integer("num_processes", None, "How many train one run.", lower_bound=1)
 PROCESS = flags.DEFINE_integer("process_id", None, "This process, from 0.", lower_bound=0)
@@ -45,36 +46,33 @@ DISTRIBUTED = flags.DEFINE_boolean("distributed", False, "Processes as the clust
 JOIN_SECONDS = flags.DEFINE_float(
     "join_seconds", 120, "How long processes wait for each other, 1 to 86400."
 )
-DOWNLOAD = flags.DEFINE_boolean(
+flags.DEFINE_boolean(
     "download", False, "Fetch pretrained encoders from the Hugging Face hub that are no folders."
 )
-SAMPLES = flags.DEFINE_integer("samples", None, "How many samples to explain.", lower_bound=1)
-TARGET = flags.DEFINE_string(
+flags.DEFINE_integer("samples", None, "How many samples to explain.", lower_bound=1)
+flags.DEFINE_string(
     "target", None, "The output or class to explain; or devices that a run is planned for."
 )
-STEPS = flags.DEFINE_string(
+flags.DEFINE_string(
     "steps", None, "Words to continue a text by (50); or what a step of a recording is."
 )
-COLUMNS = flags.DEFINE_list("columns", None, "Columns of a table of recordings: name=column,….")
-AUDIO = flags.DEFINE_string("audio", "columns", "What the sound of recordings becomes.")
-ASR_MODEL = flags.DEFINE_string("asr_model", None, "Folder of a faster-whisper model.")
-JOBS = flags.DEFINE_integer("jobs", 0, "Processes; 0 for one a core.", lower_bound=0)
-TRANSCRIPT = flags.DEFINE_string("transcript", None, "What is said in a clip.")
-TEMPERATURE = flags.DEFINE_float(
+flags.DEFINE_list("columns", None, "Columns of a table of recordings: name=column,….")
+flags.DEFINE_string("audio", "columns", "What the sound of recordings becomes.")
+flags.DEFINE_string("asr_model", None, "Folder of a faster-whisper model.")
+flags.DEFINE_integer("jobs", 0, "Processes; 0 for one a core.", lower_bound=0)
+flags.DEFINE_string("transcript", None, "What is said in a clip.")
+flags.DEFINE_float(
     "temperature", 1.0, "How freely words are drawn; 0 takes the likeliest.", lower_bound=0
 )
-SAMPLE_SEED = flags.DEFINE_integer("sample_seed", 0, "Seed of the words drawn.", lower_bound=0)
-TRIALS = flags.DEFINE_integer("trials", None, "How many trials are drawn.", lower_bound=0)
-TRIAL_SEEDS = flags.DEFINE_integer("trial_seeds", None, "Random seeds of a trial.", lower_bound=1)
-CONTENDERS = flags.DEFINE_list("contenders", None, "Models to compare, the reference first.")
-HOURS = flags.DEFINE_float("hours", None, "Hours after which no more models begin.", lower_bound=0)
-MEDIAN = flags.DEFINE_boolean("median", True, "Stop hopeless trials by the median rule.")
-WINNER = flags.DEFINE_boolean("winner", True, "Train the winner of a sweep, and test it.")
+flags.DEFINE_integer("sample_seed", 0, "Seed of the words drawn.", lower_bound=0)
+flags.DEFINE_integer("trials", None, "How many trials are drawn.", lower_bound=0)
+flags.DEFINE_integer("trial_seeds", None, "Random seeds of a trial.", lower_bound=1)
+flags.DEFINE_list("contenders", None, "Models to compare, the reference first.")
+flags.DEFINE_float("hours", None, "Hours after which no more models begin.", lower_bound=0)
+flags.DEFINE_boolean("median", True, "Stop hopeless trials by the median rule.")
+flags.DEFINE_boolean("winner", True, "Train the winner of a sweep, and test it.")
 VERSION = flags.DEFINE_boolean("version", False, "Print the version.")
-_PATHS = (
-    *("workdir", "input", "output", "figures", "bundle", "profile", "models"),
-    "asr_model",
-)
+_PATHS = (*("workdir", "input", "output", "figures", "bundle", "profile", "models"), "asr_model")
 _FLAGS_OF_MODES = tuple(dict.fromkeys(itertools.chain(*(mode.flags for mode in MODES.values()))))
 _overridden: list[str] = []  # keys that the command line sets
 _positional: list[str] = []  # words of the command line that are no flags
@@ -106,16 +104,13 @@ def help_text() -> str:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-    """Parses flags; a mistake is one line and exit code 2.
-
-    Raises:
-        SystemExit: for a mistake, and for --help.
-    """
+    """Parses flags; a mistake is one line and exit code 2, and --help ends the program, too."""
     if any(re.fullmatch("--?h(elp(full|short|xml)?)?", argument) for argument in argv[1:]):
         print(help_text())
         sys.exit(OK)
     absl_logging.set_verbosity(absl_logging.ERROR)  # what goes wrong is told in one line, below
     try:
+        # Keys first: an unknown one is told before the experiment file runs.
         for argument in argv[1:]:
             if override := re.fullmatch(r"--?(?:no)?config\.([^=]+)(=.*)?", argument, re.DOTALL):
                 _overridden.append(override[1])
@@ -146,6 +141,7 @@ def parse_flags(argv: list[str]) -> list[str]:
             if flags.FLAGS[name].value:
                 flags.FLAGS[name].value = os.path.expanduser(flags.FLAGS[name].value)
         return rest
+    # Whatever went wrong, in one line: the libraries' own words speak of their code.
     except UserError as error:
         problem = str(error)
     except OSError as error:
@@ -185,8 +181,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 def _as_list(argument: str) -> str:
     """Rewrites an override of a list of words, `a,b`, in the form of a tuple of words.
 
-    Raises:
-        UserError: for words that are separated otherwise.
+    Raises `UserError` for words that are separated otherwise.
     """
     given = re.fullmatch(r"(--?config\.([^=]+)=)(.*)", argument, re.DOTALL)
     if given is None or given[2] not in configuration.list_keys():
@@ -256,8 +251,7 @@ def options() -> Options:
 def join_processes() -> None:
     """Meets the other processes of a run, if flags say that there are any.
 
-    Raises:
-        UserError: for flags that contradict each other.
+    Raises `UserError` for flags that contradict each other.
     """
     given = [f"--{f.name}" for f in (COORDINATOR, PROCESSES, PROCESS) if f.value is not None]
     if DISTRIBUTED.value and given:

@@ -6,11 +6,10 @@ import sys
 from rich.console import Console
 
 from msajax import announce
-from msajax.cli.convert import require_new
 from msajax.cli.early_checks import load_jax
 from msajax.cli.options import Options
 from msajax.errors import OK, UserError
-from msajax.files import refuse_inside, require_file_place, write_text
+from msajax.files import refuse_inside, require_file_place, require_new, write_text
 from msajax.inference.description import read_description
 from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import refuse_in_run
@@ -19,6 +18,7 @@ from msajax.runs.manifest import refuse_in_run
 def run(options: Options, console: Console) -> int:
     """Continues the lines, and prints or writes what follows each; returns the exit code."""
     del console
+    # What can be refused before JAX is loaded: places, numbers, a text that is none.
     path, source = options.required("bundle", "input")
     if output := options["output"]:
         refuse_inside(output, path, "bundle")
@@ -48,6 +48,8 @@ def run(options: Options, console: Console) -> int:
         from msajax.inference.generate import generate, require_decoder, token_ids
 
         bundle = load_bundle(folder)
+
+    # Every line is checked before the first is continued, which takes long.
     announce.now("Compiling and continuing")
     require_decoder(bundle)
     for number, line in enumerate(lines, 1):

@@ -41,12 +41,13 @@ _ROWS = {
 }
 
 
-def render(report: dict[str, Any], console: Console) -> None:
+def print_corpus(report: dict[str, Any], console: Console) -> None:
     """Prints a report of `inspect_corpus` in plain characters."""
 
     def say(text: str) -> None:  # Text, so that [brackets] in a path are no markup
         console.print(Text(text))
 
+    # The corpus as a whole: where it comes from, what is odd, what is aligned, how large it is.
     splits, known = report["splits"], report["known_corpus"]
     say(f"{report['path']}: {report['format']}\nsha256 {report['digest']}")
     found = ", ".join(f"{size} {name}" for name, size in report["sizes"].items())
@@ -72,9 +73,10 @@ def render(report: dict[str, Any], console: Console) -> None:
         say(f"samples in which they begin at different steps: {apart}")
     stored, prepared = (report["memory"][k] / 2**20 for k in ("stored", "prepared"))
     say(f"memory: {stored:.1f} MiB as stored, {prepared:.1f} MiB prepared")
+    # A table for each modality, then one for each label, a column a split.
     for m, width in report["widths"].items():
         facts = {name: split["modalities"].get(m, {}) for name, split in splits.items()}
-        cells = {n: {_ROWS[k]: _show(f.get(k)) for k in _ROWS} for n, f in facts.items()}
+        cells = {n: {_ROWS[k]: _in_words(f.get(k)) for k in _ROWS} for n, f in facts.items()}
         kind = f"{width} feature(s) per step" if width else "token ids"
         _print_table(f"{m}: {kind}", cells, console)
     say(
@@ -112,7 +114,7 @@ def render(report: dict[str, Any], console: Console) -> None:
         say(f"\nwarning: {warning}")
 
 
-def _show(value: Any) -> str:
+def _in_words(value: Any) -> str:
     """Puts a fact about a modality into words; every bare float among them is a share."""
     if isinstance(value, dict):
         return ", ".join(f"{v:.4g}" for v in value.values())
@@ -138,6 +140,7 @@ def _print_table(title: str, columns: dict[str, dict[str, str]], console: Consol
 
 def print_cost(report: Mapping[str, Any], console: Console) -> None:
     """Prints the cost report of a model: its parameters, and its FLOPs by stage."""
+    # Parameters by module, beside the sequences that a module reads.
     sizes = {
         m: f"{m} {s['steps']} x {s['features'] or 'token ids'}" for m, s in report["sizes"].items()
     }
@@ -151,6 +154,7 @@ def print_cost(report: Mapping[str, Any], console: Console) -> None:
         inner = "  " * module.count("/")
         table.add_row(Text(inner + module), f"{count:,}", Text(reads.get(module, "")))
     console.print(table)
+    # FLOPs by stage, and what they grow with.
     table = Table(title="matrix products of one sample, forward", title_justify="left")
     for column in ("stage", "part", "grows as"):
         table.add_column(column, overflow="fold")
@@ -230,7 +234,7 @@ def run(options: Options, console: Console) -> int:
     announce.now()
     options.write_output(report)
     if options["input"]:
-        render(report, console)
+        print_corpus(report, console)
     else:
         print_cost(report, console)
         console.print(describe_plan(report["plan"]))
@@ -242,11 +246,7 @@ def run(options: Options, console: Console) -> int:
 def inspect(
     path: str, data: DataConfig, model: ModelConfig = inspection.ANY_MODEL
 ) -> dict[str, Any]:
-    """Describes a corpus as `inspect_corpus` does; strict-JSON-ready.
-
-    Raises:
-        UserError: if it cannot be used.
-    """
+    """Describes a corpus as `inspect_corpus` does; raises `UserError` if it cannot be used."""
     corpus = open_own_or_fold(path, data)
     corpus.verify()
     say_what_is_idle(corpus, Config(data=data), False)
@@ -256,10 +256,7 @@ def inspect(
 def inspect_model(config: Config, target: Target | None = None) -> dict[str, Any]:
     """Describes what a configuration's model costs on its corpus, and on devices of a target.
 
-    The description is strict-JSON-ready.
-
-    Raises:
-        UserError: if the corpus cannot be used.
+    The description is strict-JSON-ready. Raises `UserError` if the corpus cannot be used.
     """
     check_sources(config)
     corpus = open_own_or_fold(config.data.path, config.reading)

@@ -3,7 +3,6 @@
 Each is a file of this package, which is imported when the mode is run: --help waits for none.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from rich.console import Console
@@ -12,124 +11,14 @@ from msajax.cli.options import Options
 
 
 class Mode(NamedTuple):
-    """Describes a mode.
+    """Describes a mode."""
 
-    Attributes:
-        run: runs it, with what the command line asks and a console; returns the exit code.
-        usage: what --help says, lines of at most 100 characters.
-        flags: those that the mode reads.
-        keys: configuration keys that the mode reads from the command line; None for all. The others
-            are those of a run or a bundle.
-        takes_paths: whether words that are no flags are paths that the mode reads.
-    """
-
-    run: Callable[[Options, Console], int]
-    usage: str
+    usage: str  # the text of --help, in lines of at most 100 characters
     flags: tuple[str, ...]
+    # Configuration keys that the mode reads from the command line; None for all. The others are
+    # those of a run or a bundle.
     keys: tuple[str, ...] | None = None
-    takes_paths: bool = False
-
-
-def _train(options: Options, console: Console) -> int:
-    from msajax.cli.train import train
-
-    return train(options, console)
-
-
-def _ablate(options: Options, console: Console) -> int:
-    from msajax.cli.train import ablate
-
-    return ablate(options, console)
-
-
-def _sweep(options: Options, console: Console) -> int:
-    from msajax.cli.train import sweep
-
-    return sweep(options, console)
-
-
-def _compare_models(options: Options, console: Console) -> int:
-    from msajax.cli.compare_models import run
-
-    return run(options, console)
-
-
-def _evaluate(options: Options, console: Console) -> int:
-    from msajax.cli.evaluate import run
-
-    return run(options, console)
-
-
-def _compare(options: Options, console: Console) -> int:
-    from msajax.cli.compare import compare
-
-    return compare(options, console)
-
-
-def _table(options: Options, console: Console) -> int:
-    from msajax.cli.compare import table
-
-    return table(options, console)
-
-
-def _robustness(options: Options, console: Console) -> int:
-    from msajax.cli.robustness import run
-
-    return run(options, console)
-
-
-def _report(options: Options, console: Console) -> int:
-    from msajax.cli.report import run
-
-    return run(options, console)
-
-
-def _predict(options: Options, console: Console) -> int:
-    from msajax.cli.predict import run
-
-    return run(options, console)
-
-
-def _generate(options: Options, console: Console) -> int:
-    from msajax.cli.generate import run
-
-    return run(options, console)
-
-
-def _export(options: Options, console: Console) -> int:
-    from msajax.cli.export import run
-
-    return run(options, console)
-
-
-def _explain(options: Options, console: Console) -> int:
-    from msajax.cli.explain import run
-
-    return run(options, console)
-
-
-def _inspect(options: Options, console: Console) -> int:
-    from msajax.cli.inspect import run
-
-    return run(options, console)
-
-
-def _embed(options: Options, console: Console) -> int:
-    from msajax.cli.embed import run
-
-    return run(options, console)
-
-
-def _extract(options: Options, console: Console) -> int:
-    from msajax.cli.extract import run
-
-    return run(options, console)
-
-
-def _convert(options: Options, console: Console) -> int:
-    from msajax.cli.convert import run
-
-    return run(options, console)
+    takes_paths: bool = False  # tells that words that are no flags are paths that the mode reads
 
 
 _TRAINING_FLAGS = (
@@ -139,7 +28,6 @@ _TRAINING_FLAGS = (
 
 MODES = {
     "train": Mode(
-        _train,
         """\
 (default) --config.data.path=CORPUS --workdir W   [--config.section.key=value …]
           [--config FILE[:arg]] [--stop_after_epochs=k] [--profile=FOLDER]
@@ -152,14 +40,12 @@ several processes, one run: --coordinator_address=HOST:PORT --num_processes=N
         _TRAINING_FLAGS,
     ),
     "ablate": Mode(
-        _ablate,
         """\
 --config FILE[:arg] --workdir W [--config.key=value …], and the other flags of train
 trains every subset of the modalities, and says what each is worth: W/ablation.json""",
         _TRAINING_FLAGS,
     ),
     "sweep": Mode(
-        _sweep,
         """\
 --config FILE[:arg] --workdir W [--config.section.key=value …]   (FILE has get_space())
 [--trials=N, drawn at random] [--trial_seeds=3] [--nomedian] [--nowinner] [--output FILE.json]
@@ -167,7 +53,6 @@ tries settings on validation; the best one is trained on fresh seeds, and tested
         ("workdir", "output", "models", "download", "trials", "trial_seeds", "median", "winner"),
     ),
     "compare_models": Mode(
-        _compare_models,
         """\
 --contenders=NAME,NAME,… --config.data.path=CORPUS --workdir W   [--config.key=value …]
 [--trials=8, 0 for declared settings] [--trial_seeds=1] [--hours=H] [--models=FILE.py]
@@ -176,7 +61,6 @@ the first is the reference; --hours spent: exit 75, and the same command goes on
         ("workdir", "contenders", "trials", "trial_seeds", "hours", "models", "download"),
     ),
     "evaluate": Mode(
-        _evaluate,
         """\
 --workdir W [--split=test] | --input predictions.csv   [--output FILE.json]
 [--convention=NAME,… | all: metrics as some papers print them: sentiment, sims, mmmo, youtube,
@@ -186,7 +70,6 @@ pom, nonzero_mae, acc7_away_from_zero, f1_by_prediction]
         (),
     ),
     "compare": Mode(
-        _compare,
         """\
 RUN RUN …   [--split=test|valid] [--every_pair] [--convention=NAME,…]
 [--output FILE.json | FILE.csv | FILE.tex | FILE.html] [--figures=FOLDER, as of a report]
@@ -196,7 +79,6 @@ a RUN is a run's folder, its predictions/test.csv, or another tool's table of id
         takes_paths=True,
     ),
     "table": Mode(
-        _table,
         """\
 RUN RUN …   [--split=test|valid] [--metrics=NAME,…] [--convention=NAME,…]
 [--output FILE.tex | FILE.csv | FILE.json]
@@ -206,7 +88,6 @@ one table for a paper: a row a run, as compare takes them, a column a metric, th
         takes_paths=True,
     ),
     "robustness": Mode(
-        _robustness,
         """\
 --workdir W   [--models=FILE.py, for the run of a model of your own]
 test metrics as modalities and steps are lost, and with noise: W/robustness.json""",
@@ -214,7 +95,6 @@ test metrics as modalities and steps are lost, and with noise: W/robustness.json
         (),
     ),
     "report": Mode(
-        _report,
         """\
 --workdir W [RUN …]   writes W/report.html, as a run that ends does
 with runs or files of predictions, that compare takes: also how they differ
@@ -224,7 +104,6 @@ with runs or files of predictions, that compare takes: also how they differ
         takes_paths=True,
     ),
     "predict": Mode(
-        _predict,
         """\
 --bundle DIR --input CORPUS | CLIP.mp4 | CLIPS.csv  [--split=all] --output FILE.csv
 [--transcript="what is said in the clip"] [--columns=…] [--asr_model=FOLDER] [--jobs=N]
@@ -243,7 +122,6 @@ with runs or files of predictions, that compare takes: also how they differ
         ),
     ),
     "generate": Mode(
-        _generate,
         """\
 --bundle DIR --input TEXT.txt | -   [--steps=50] [--temperature=1] [--sample_seed=0]
 continues each line of a text by a decoder (model.name = next_token); 0 is greedy
@@ -252,7 +130,6 @@ continues each line of a text by a decoder (model.name = next_token); 0 is greed
         (),
     ),
     "export": Mode(
-        _export,
         """\
 --bundle DIR --output FOLDER: a program that jax runs without msajax
 [--models=FILE.py, for a model of your own]""",
@@ -260,7 +137,6 @@ continues each line of a text by a decoder (model.name = next_token); 0 is greed
         (),
     ),
     "explain": Mode(
-        _explain,
         """\
 --workdir W [--split=test] | --bundle DIR --input CORPUS --split=S --output FILE.html
 [--samples=20] [--target=NAME, the output or class that is explained]
@@ -269,14 +145,12 @@ continues each line of a text by a decoder (model.name = next_token); 0 is greed
         (),
     ),
     "inspect": Mode(
-        _inspect,
         """\
 --input CORPUS | --config FILE[:arg]   [--output FILE.json] [--config.key=value …]
 [--target=tpu:v5e:2x4 | gpu:h100:8, whether a run fits such devices]""",
         ("input", "output", "models", "download", "target"),
     ),
     "embed": Mode(
-        _embed,
         """\
 --input CORPUS --config.model.text_encoder=FOLDER --output FILE.npz | FOLDER
 [--config.model.encoders=audio=FOLDER, for waveforms]
@@ -286,7 +160,6 @@ continues each line of a text by a decoder (model.name = next_token); 0 is greed
         ("input", "output", "download"),
     ),
     "extract": Mode(
-        _extract,
         """\
 --input CLIPS.csv --output FILE.npz | FOLDER   [--columns=group=ACTOR,label=EMOTION,…]
 [--steps=word|100ms|frame] [--audio=columns|logmel|waveform|none] [--asr_model=FOLDER] [--jobs=N]
@@ -296,8 +169,45 @@ what is absent in which row, and why: FILE.extract/extract_report.csv""",
         (),
     ),
     "convert": Mode(
-        _convert,
         "--input CORPUS --output FILE.npz | FOLDER   [--config.data.key=value …]",
         ("input", "output"),
     ),
 }
+
+
+def run_mode(options: Options, console: Console) -> int:
+    """Runs the mode that the command line names; returns the exit code."""
+    match options.mode:
+        case "train" | "ablate":
+            from msajax.cli.train import train as run
+        case "sweep":
+            from msajax.cli.train import sweep as run
+        case "compare_models":
+            from msajax.cli.train import compare_models as run
+        case "evaluate":
+            from msajax.cli.evaluate import run
+        case "compare":
+            from msajax.cli.compare import compare as run
+        case "table":
+            from msajax.cli.compare import table as run
+        case "robustness":
+            from msajax.cli.robustness import run
+        case "report":
+            from msajax.cli.report import run
+        case "predict":
+            from msajax.cli.predict import run
+        case "generate":
+            from msajax.cli.generate import run
+        case "export":
+            from msajax.cli.export import run
+        case "explain":
+            from msajax.cli.explain import run
+        case "inspect":
+            from msajax.cli.inspect import run
+        case "embed":
+            from msajax.cli.corpora import run_embed as run
+        case "extract":
+            from msajax.cli.corpora import run_extract as run
+        case "convert":
+            from msajax.cli.corpora import run_convert as run
+    return run(options, console)

@@ -19,28 +19,17 @@ from msajax.runs.manifest import refuse_in_run
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Holds the flags of a command line, and the configuration that it makes.
+    """Holds the flags of a command line, and the configuration that it makes."""
 
-    Attributes:
-        mode: one of `modes.MODES`.
-        config: the experiment, checked.
-        overrides: settings of `data` that the command line sets, by name.
-        given: the other flags by name; None for those that are not given.
-        paths: the words that are no flags, of a mode that takes paths.
-        join: meets the other processes of a run, if flags say that there are any.
-        complain: says in one line what went wrong.
-        experiment: path of the experiment file; "" if none is given.
-        own: settings of models' own, by the name of the model, also of those that are not chosen.
-    """
-
-    mode: str
+    mode: str  # one of `modes.MODES`
     config: Config
-    overrides: Mapping[str, Any]
-    given: Mapping[str, Any]
-    paths: tuple[str, ...]
-    join: Callable[[], None]
-    complain: Callable[[str], None]
-    experiment: str = ""
+    overrides: Mapping[str, Any]  # settings of `data` that the command line sets, by name
+    given: Mapping[str, Any]  # the other flags by name; None for those that are not given
+    paths: tuple[str, ...]  # the words that are no flags, of a mode that takes paths
+    join: Callable[[], None]  # meets the other processes of a run, if flags say that there are any
+    complain: Callable[[str], None]  # prints one line on a mistake
+    experiment: str = ""  # path of the experiment file; "" if none is given
+    # Settings of models' own, by the name of the model, also of those that are not chosen
     own: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, flag: str) -> Any:
@@ -48,21 +37,16 @@ class Options:
         return self.given[flag]
 
     def required(self, *names: str) -> tuple[Any, ...]:
-        """Returns the values of flags that the mode cannot do without.
-
-        Raises:
-            UserError: naming one that is not given.
-        """
+        """Returns the values of flags; raises `UserError` for one that is not given."""
         for name in names:
             if not self.given[name]:
                 raise UserError(f"--mode={self.mode} needs --{name}.")
         return tuple(self.given[name] for name in names)
 
     def with_fetched_encoder(self) -> "Options":
-        """Replaces the name of the text encoder, if --download asks for it, by its folder.
+        """Replaces the names of encoders, if --download asks for it, by their folders.
 
-        Raises:
-            UserError: if it is not given, or cannot be fetched.
+        Raises `UserError` if none is given, or one cannot be fetched.
         """
         if not self.given.get("download"):
             return self
@@ -79,10 +63,7 @@ class Options:
     def check_output(self, *kinds: Collection[str]) -> None:
         """Refuses an output that would replace its own input, a run's file or what others wrote.
 
-        A mode writes reports of one or more kinds, each known by its keys.
-
-        Raises:
-            UserError: naming it.
+        A mode writes reports of one or more kinds, each known by its keys. Raises `UserError`.
         """
         output = self["output"]
         if not output:
@@ -100,8 +81,7 @@ class Options:
     def write_output(self, report: Mapping[str, Any]) -> None:
         """Writes a report as JSON to --output, if that is given; `check_output` comes before it.
 
-        Raises:
-            UserError: if it cannot be written.
+        Raises `UserError` if it cannot be written.
         """
         if output := self["output"]:
             write_json(output, report)

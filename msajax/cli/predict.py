@@ -49,16 +49,14 @@ def predict(
 ) -> int:
     """Scores a corpus file, a clip or a CSV of clips with a bundle into a CSV; returns its rows.
 
-    `clips` are what is said of recordings: transcript, columns, asr_model, jobs. `overrides` are
-    settings in place of the bundle's, as `Bundle.with_data` takes them.
-
-    Raises:
-        UserError: if the bundle, the corpus or the output file is not usable.
+    `clips` are settings of recordings: transcript, columns, asr_model, jobs. `overrides` are
+    settings in place of the bundle's, as `Bundle.with_data` takes them. Raises `UserError` if the
+    bundle, the corpus or the output file is not usable.
     """
     refuse_inside(output, corpus, "corpus")
     refuse_inside(output, bundle, "bundle")
     refuse_in_run(output)
-    predictions.require_replaceable(output)
+    predictions.require_no_other_file(output)
     require_file_place(output)
     is_of_clips = os.path.splitext(corpus)[1].lower()[1:] in ("csv", *ENDINGS)
     if not is_of_clips:
@@ -98,7 +96,7 @@ def open_clips(
         bundle: a folder on this machine.
         source: the clip or the CSV, of which labels are not read.
         output: the file of predictions, beside which the report goes.
-        transcript: what is said in the clip.
+        transcript: the words that are said in the clip.
         columns: `name=column` of a CSV.
         asr_model: folder of the model that wrote the transcripts of training, if one did.
         jobs: processes; 0 for one a core.

@@ -32,10 +32,8 @@ def measure_robustness(workdir: str) -> dict[str, Any]:
     """Measures the test metrics of a finished run as modalities and steps are lost, and with noise.
 
     It writes and returns robustness.json; a report that is in the folder shows it from then on.
-
-    Raises:
-        UserError: if the run has not ended, its corpus is gone or another one, or its model has no
-            labels.
+    Raises `UserError` if the run has not ended, its corpus is gone or another one, or its model has
+    no labels.
     """
     check_run(workdir, "robustness")
     from msajax.cli.finished_run import adding
@@ -48,12 +46,12 @@ def measure_robustness(workdir: str) -> dict[str, Any]:
         begun = measure.begin(opened)
         if ids := measure.without_noise(opened):
             logger.info("Noise is added to features; %s is token ids.", ", ".join(ids))
-        report = begun.report(_show)
+        report = begun.report(_tell_points)
         write_json(folder.file(ROBUSTNESS), report)
     return report
 
 
-def _show(points: Iterable[Any], count: int) -> Iterator[Any]:
+def _tell_points(points: Iterable[Any], count: int) -> Iterator[Any]:
     """Passes points through: with a bar on a terminal, with a line for each curve in a log."""
     announce.now()
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""Runs the modes that train: train, ablate and sweep."""
+"""Runs the modes that train: train, ablate, sweep and compare_models."""
 
 import functools
 import logging
@@ -15,43 +15,12 @@ from msajax.files import refuse_inside
 from msajax.runs.claim import has_begun
 from msajax.runtime.signals import StopRequest
 
-# Trains as `experiment.train` does, and prints its results.
-TrainAndPrint = tuple[Callable[..., Any], Callable[..., None]]
-
 
 def train(options: Options, console: Console) -> int:
-    """Runs --mode=train: trains a run, or a run for each fold of a corpus."""
+    """Runs --mode=train and --mode=ablate: trains until the end or a request to stop, and prints.
 
-    def choose(config: Config) -> TrainAndPrint:
-        from msajax.experiment import run as experiment
-        from msajax.results.tables import print_folds, print_results
-        from msajax.studies import folds
-
-        if config.data.folds > 0 and config.data.fold < 0:
-            return folds.cross_validate, print_folds
-        return experiment.train, print_results
-
-    return _supervise(options, console, choose)
-
-
-def ablate(options: Options, console: Console) -> int:
-    """Runs --mode=ablate: trains every subset of a model's modalities, and compares with all."""
-
-    def choose(config: Config) -> TrainAndPrint:
-        from msajax.studies.ablation import ablate, print_ablation
-
-        del config
-        return ablate, print_ablation
-
-    return _supervise(options, console, choose)
-
-
-def _supervise(
-    options: Options, console: Console, choose: Callable[[Config], TrainAndPrint]
-) -> int:
-    """Meets other processes, trains until the end or a request to stop, and prints what came of it.
-
-    `choose` is called once signals are noted, so that it may load what takes long.
+    It trains a run, or a run for each fold of a corpus; ablate, one for every subset of the
+    modalities. Several processes meet before they train.
     """
     config, (workdir,) = options.config, options.required("workdir")
     is_single = options.mode == "train" and (config.data.folds == 0 or config.data.fold >= 0)
@@ -66,7 +35,7 @@ def _supervise(
         from msajax.runtime import devices, processes
         from msajax.training.failures import failure_message
 
-        train, show = choose(config)
+        train_run, show = _load_training(options.mode, config)
         # Before other processes are met, or a device is asked for.
         devices.configure_jax(config.train)
         devices.set_asked(config.mesh)
@@ -78,7 +47,7 @@ def _supervise(
         asked = {"--mode": options.mode, "data.folds": config.data.folds}
         processes.require_same(asked | {"data.fold": config.data.fold})
         epochs, profile = options["stop_after_epochs"], options["profile"]
-        results = train(config, workdir, epochs, stop, profile, **opened)
+        results = train_run(config, workdir, epochs, stop, profile, **opened)
     if processes.is_first() and results is not None:
         show(results, console)
     if results is None:
@@ -89,6 +58,23 @@ def _supervise(
         options.complain(failure_message(results["failed"]))
         return NON_FINITE
     return OK
+
+
+def _load_training(
+    mode: str, config: Config
+) -> tuple[Callable[..., Any], Callable[[Any, Console], None]]:
+    """Loads what trains, called as `experiment.train` is, and what prints its results."""
+    if mode == "ablate":
+        from msajax.studies.ablation import ablate, print_ablation
+
+        return ablate, print_ablation
+    from msajax.experiment import run as experiment
+    from msajax.results.tables import print_folds, print_results
+    from msajax.studies import folds
+
+    if config.data.folds > 0 and config.data.fold < 0:
+        return folds.cross_validate, print_folds
+    return experiment.train, print_results
 
 
 def sweep(options: Options, console: Console) -> int:
@@ -128,4 +114,32 @@ def sweep(options: Options, console: Console) -> int:
     if failed:
         options.complain(failure_message(failed))
         return NON_FINITE
+    return OK
+
+
+def compare_models(options: Options, console: Console) -> int:
+    """Runs --mode=compare_models: sweeps every contender in a process of its own; prints all."""
+    (workdir,) = options.required("workdir")
+    if not options["contenders"]:
+        raise UserError("--mode=compare_models needs --contenders, as sequence_level,mult,tfn.")
+    check_training(options.config, workdir, None, False)
+    with StopRequest(functools.partial(has_begun, workdir)) as stop:
+        load_jax()
+        from msajax.studies import compare_models as models
+
+        stop.will_serve()
+        asked = {name: options[name] for name in models.Budget._fields}
+        budget = models.Budget(
+            **{name: value for name, value in asked.items() if value is not None}
+        )
+        content, is_done = models.compare_models(
+            options["contenders"], options.config, workdir, budget, stop, options.own
+        )
+    models.print_models(content, console)
+    print(f"Folder of the comparison: {workdir}")
+    if not is_done:
+        print("Not every model has ended; the same command continues.")
+        return STOPPED
+    if not any(row["status"] == models.DONE for row in content["contenders"]):
+        raise UserError("No model of the comparison has been trained: each says why above.")
     return OK

@@ -28,6 +28,12 @@ def is_finite(values: np.ndarray) -> np.ndarray:
     return np.abs(values) <= np.finfo(np.float32).max
 
 
+def are_characters(data: bytes | bytearray, byteorder: str) -> bool:
+    """Says whether text as numpy stores it, four bytes each, is of characters of Unicode."""
+    codes = np.frombuffer(data, np.dtype(np.uint32).newbyteorder(byteorder))
+    return not ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any()
+
+
 def require_modest_padding(
     where: str, lengths: np.ndarray, padded_to: np.ndarray, width: int
 ) -> None:
@@ -35,7 +41,6 @@ def require_modest_padding(
 
     Args:
         where: the beginning of the message: file, split and modality.
-        lengths: steps of each sequence.
         padded_to: lengths of which the longest is what all are padded to: `lengths`, or, where
             modalities are aligned, those of the samples as a whole.
         width: numbers of 4 bytes per step; 0 for token ids.
@@ -78,15 +83,16 @@ class Embedding:
     """Holds what makes features of a modality: it travels in the corpus, the run and the bundle.
 
     Attributes:
-        digest: the content of the encoder's folder.
+        digest: stands for the content of the encoder's folder.
         kind: the family of the encoder, as bert or wavlm.
         width: features per step.
-        pool: what a step is: a piece, the mean of a word's pieces (words), or its first one.
-        special: whether special pieces, such as [CLS] and [SEP], are steps, too.
+        pool: makes a step of each piece (pieces), of the mean of a word's pieces (words), or of its
+            first piece (first).
+        special: makes steps of special pieces, such as [CLS] and [SEP], too.
         max_len: the most pieces of a transcript, special ones included; 0 for as many as the
             encoder takes.
-        truncate: what happens to a longer one: error, first, last or uniform.
-        modality: the one that it makes. The settings above are of text alone.
+        truncate: error, first, last or uniform, for a longer one.
+        modality: made by the encoder. `pool` to `truncate` count for text alone.
     """
 
     digest: str
@@ -185,8 +191,7 @@ class SplitHeader:
         shapes: `{modality: (T_m, d_m)}`; d_m is 0 for token ids.
         dtypes: `{modality: numpy type name}` as stored.
         masked: modalities that bring a mask of their own.
-        label_names: as many as a sample has labels; empty without labels.
-        has_raw_text: whether transcripts are there.
+        label_names: a name for each label of a sample; empty without labels.
         transcripts: samples whose transcript is not blank, as far as opening the corpus can tell.
         label_kind: scores; classes (one column of whole numbers from 0, of an integer type); or
             one_hot (each row has one 1 among zeros); or binary (several columns of 0 and 1).
@@ -215,13 +220,12 @@ class Source:
     """Says what a corpus was made of, and what reading it changed.
 
     Attributes:
-        path: where it lies, or what to call it.
-        format: the name of its format.
-        repairs: what reading changed in what the files hold, `{kind: count}`.
-        has_vectors: whether text is vectors from `data.glove_path`.
-        embeddings: how features were made that a pretrained encoder made, each of its modality.
-        manifest: how features of recordings were made (`recordings/settings.py`); None where that
-            is not known.
+        path: a path, or a name for what has none.
+        repairs: `{kind: count}` of changes to what the files hold, made as they were read.
+        has_vectors: says that text is vectors from `data.glove_path`.
+        embeddings: pretrained encoders that made features, each of its modality.
+        manifest: says how features of recordings were made (`recordings/settings.py`); None where
+            that is not known.
     """
 
     path: str
@@ -233,7 +237,7 @@ class Source:
 
     @property
     def recipe(self) -> dict[str, Any] | None:
-        """The manifest without its list of recordings: what a run and its bundle keep."""
+        """Returns the manifest without its list of recordings, as a run and its bundle keep it."""
         if self.manifest is None:
             return None
         return {key: value for key, value in self.manifest.items() if key != "sources"}
@@ -249,16 +253,15 @@ class Corpus:
     Opening checks headers, ids and the finiteness of labels, and keeps no statistic.
 
     Attributes:
-        source: what the corpus was made of.
         path: `source.path`.
         repairs: `source.repairs`, each count 1 or more.
-        why: what its format was recognised by; "" for a corpus that was not opened from a path.
+        why: says by what the format was recognised; "" for a corpus not opened from a path.
         verify: reads whatever opening did not, and raises `UserError` if it is not what the digest
             says.
         digest: SHA-256 of the content, hexadecimal; part of a run's identity.
         headers: `{split: SplitHeader}`, in the order train, valid, test.
-        repeated_ids: how many ids occur more than once, over all splits.
-        repeated_ids_in: how many samples have the id of another one, as `count_repeated` counts.
+        repeated_ids: counts the ids that occur more than once, over all splits.
+        repeated_ids_in: counts samples that have the id of another one, as `count_repeated` does.
         aligned: modalities that share their steps: step i of each is of the same moment; () if
             none do, None if the source does not say. If text is one of them, the words are of
             these steps, too, where the corpus has words.
@@ -303,18 +306,9 @@ class Corpus:
         return f"Corpus({self.path!r}, {self.source.format}: {sizes}; {widths})"
 
     def with_changes(
-        self,
-        read: Callable[[str], Split],
-        headers: Mapping[str, SplitHeader],
-        **attributes: Any,
+        self, read: Callable[[str], Split], headers: Mapping[str, SplitHeader], **attributes: Any
     ) -> "Corpus":
-        """Makes a corpus of the same samples, whose splits are read and described otherwise.
-
-        Args:
-            read: reads a split by its name.
-            headers: those of splits that are described otherwise.
-            attributes: others that differ, as `digest`.
-        """
+        """Makes a corpus of the same samples, with headers and attributes in place of its own."""
         made = copy.copy(self)
         vars(made).update(attributes, headers={**self.headers, **headers}, _read=read)
         made._check()
@@ -322,12 +316,12 @@ class Corpus:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """Every modality of any split: text, audio, video, then alphabetical."""
+        """Lists every modality of any split: text, audio, video, then alphabetical."""
         return modality_order({m for h in self.headers.values() for m in h.shapes})
 
     @property
     def has_words(self) -> bool:
-        """Whether the training split knows its words step by step."""
+        """Says whether the training split knows its words step by step."""
         return "train" in self.headers and self.headers["train"].words > 0
 
     def width(self, modality: str) -> int:
@@ -337,9 +331,8 @@ class Corpus:
     def split(self, name: str) -> Split:
         """Reads one split.
 
-        Raises:
-            UserError: if the corpus has no such split, its file went bad since it was opened, or
-                memory is too small for it.
+        Raises `UserError` if the corpus has no such split, its file went bad since it was opened,
+        or memory is too small for it.
         """
         self.require_splits(name)
         try:
@@ -385,27 +378,26 @@ class Corpus:
 
     def summary(self) -> dict[str, Any]:
         """Returns facts about the corpus for `results.json` and `run.json`."""
-        return (
-            {
-                "path": self.path if self.path == SYNTHETIC else os.path.abspath(self.path),
-                "format": self.source.format,
-                "digest": self.digest,
-                "sizes": {name: header.size for name, header in self.headers.items()},
-                "widths": {m: self.width(m) for m in self.modalities},
-            }
-            | (
-                {"embeddings": [dataclasses.asdict(one) for one in self.source.embeddings]}
-                if self.source.embeddings
-                else {}
-            )
-            | ({"manifest": self.source.recipe} if self.source.manifest else {})
-        )
+        facts = {
+            "path": self.path if self.path == SYNTHETIC else os.path.abspath(self.path),
+            "format": self.source.format,
+            "digest": self.digest,
+            "sizes": {name: header.size for name, header in self.headers.items()},
+            "widths": {m: self.width(m) for m in self.modalities},
+        }
+        if self.source.embeddings:
+            facts["embeddings"] = [dataclasses.asdict(one) for one in self.source.embeddings]
+        if self.source.manifest:
+            facts["manifest"] = self.source.recipe
+        return facts
 
     def _check(self) -> None:
+        """Raises `UserError` for headers of which `__init__` says that they are refused."""
         if not self.headers:
             raise UserError(
                 f"{self.path} holds no split; its arrays must be named like 'train/text'."
             )
+        # Each split has samples and something to read, and widths and numbers of labels agree.
         first_seen: dict[str, tuple[str, int]] = {}
         for name, header in self.headers.items():
             if header.size == 0:
@@ -426,6 +418,7 @@ class Corpus:
             found = ", ".join(f"{count} in {name}" for name, count in labelled.items())
             raise UserError(f"{self.path}: the number of labels per sample differs: {found}.")
 
+        # Modalities that are said to share their steps are there, with as many steps.
         names = self.aligned or ()
         has_words = any(header.words for header in self.headers.values())
         known = modality_order({*self.modalities, *["text"] * has_words})
@@ -477,10 +470,8 @@ def count_repeated(contents: Mapping[str, Sequence[Hashable | None]]) -> dict[st
 def describe_repeated(counts: Mapping[str, int], equal: str, consequence: str = "") -> list[str]:
     """Puts the counts of `count_repeated` that are not 0 into words, a sentence each.
 
-    Args:
-        counts: the result of `count_repeated`, or some of it.
-        equal: the predicate, such as "are identical to".
-        consequence: the end of a sentence on equal samples in two splits.
+    `equal` is the predicate, such as "are identical to"; `consequence` ends a sentence on equal
+    samples in two splits.
     """
     told = []
     for where, count in counts.items():

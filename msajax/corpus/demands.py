@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msajax.config import SYNTHETIC, Config, DataConfig, ModelConfig, idle_settings
 from msajax.corpus.corpus import SPLITS, Corpus
 from msajax.corpus.folds import advise_folds
+from msajax.corpus.labels import reads_labels
 from msajax.errors import UserError, nearest
 from msajax.files import meant
-from msajax.tasks import TASKS
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,7 @@ def require_corpus(path: str) -> None:
 def require_glove(path: str) -> None:
     """Raises `UserError` for a file of word vectors that is named and not there."""
     if path and not os.path.isfile(path):
-        near = meant(path) or "."
-        raise UserError(f"data.glove_path: there is no file at {path}{near}")
+        raise UserError(f"data.glove_path: there is no file at {path}{meant(path) or '.'}")
 
 
 def require_words(corpus: Corpus, data: DataConfig, model: ModelConfig) -> None:
@@ -112,15 +111,14 @@ def require_run(corpus: Corpus, config: Config) -> None:
 
 def splits_for_folds(corpus: Corpus, model: ModelConfig) -> list[str]:
     """Returns the splits of which `data.folds` makes others: those with what a model learns."""
-    if model.own_task and not TASKS[model.own_task].reads_labels:
+    if not reads_labels(model):
         return list(corpus.headers)
     return [name for name, header in corpus.headers.items() if header.label_names]
 
 
 def require_targets(corpus: Corpus, config: Config, *splits: str) -> None:
     """Raises `UserError` unless the splits are there with what the model is to predict."""
-    own = config.model.own_task
-    if own and not TASKS[own].reads_labels:
-        corpus.require_splits(*splits)
-    else:
+    if reads_labels(config.model):
         corpus.require_labels(*splits)
+    else:
+        corpus.require_splits(*splits)

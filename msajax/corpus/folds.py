@@ -23,16 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from msajax.config import DataConfig
-from msajax.corpus.corpus import (
-    SPLIT_NAMES,
-    SPLITS,
-    Corpus,
-    Split,
-    SplitHeader,
-    count_transcripts,
-)
+from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Split, SplitHeader, count_transcripts
 from msajax.corpus.steps import find_groups, movers, step_mask
-from msajax.errors import UserError
+from msajax.errors import UserError, reading
 from msajax.tasks.classification import classes_of
 
 logger = logging.getLogger(__name__)
@@ -58,7 +51,7 @@ def choose_folds(
 
     Args:
         path: the corpus, for messages.
-        segments: how many segments each video has.
+        segments: counts the segments of each video.
         folds_file: JSON with a list of videos for train, valid (or dev, val) and test.
         data: `split_seed` draws a random split, which is warned of unless `folds` pools all anyway.
 
@@ -69,7 +62,7 @@ def choose_folds(
         UserError: for a folds file that cannot be used, or too few videos to split.
     """
     if folds_file is not None:
-        return _named_folds(path, segments, folds_file)
+        return _read_folds_file(path, segments, folds_file)
     if standard := mosi_folds(segments):
         logger.info("%s: the standard folds of CMU-MOSI.", path)
         return standard
@@ -112,8 +105,7 @@ def deal_by_shares(
 def rows_of_splits(path: str, ids: Sequence[str], data: DataConfig) -> dict[str, np.ndarray]:
     """Splits samples of a corpus without splits: indices, in their order; a video stays together.
 
-    Raises:
-        UserError: if the ids tell no videos, or too few.
+    Raises `UserError` if the ids tell no videos, or too few.
     """
     videos = videos_of(ids, f"{path} has no splits, and")
     folds = choose_folds(path, collections.Counter(videos), None, data)
@@ -197,29 +189,20 @@ def videos_of(ids: Sequence[str], where: str, instead: str = _INSTEAD) -> list[s
 
 
 class Dealt(NamedTuple):
-    """Says what each of the N samples of the validation split is for.
+    """Says what each of the N samples of the validation split is for."""
 
-    Attributes:
-        chooses: `[N]` bool, whether a sample chooses the epochs.
-        calibrates: `[N]` bool, whether it calibrates scores.
-        by: what was dealt as one: video, or sample where ids name no videos.
-    """
-
-    chooses: np.ndarray
-    calibrates: np.ndarray
-    by: str
+    chooses: np.ndarray  # `[N]` bool, True for a sample that chooses the epochs
+    calibrates: np.ndarray  # `[N]` bool, True for one that calibrates scores
+    by: str  # video, which was dealt as one, or sample where ids name no videos
 
 
 def deal_validation(ids: Sequence[str], share: float, where: str) -> Dealt:
     """Deals the validation split to choosing and calibrating, by whole videos.
 
     Videos are held out in a random order that depends on their names alone, as many as bring the
-    number of samples closest to the share; at least one video remains on either side.
-
-    At a share of 0, `train.calibration_share`, every sample both chooses and calibrates.
-
-    Raises:
-        UserError: if all samples are of one video, and some are to be held out.
+    number of samples closest to the share; at least one video remains on either side. At a share of
+    0, `train.calibration_share`, every sample both chooses and calibrates. Raises `UserError` if
+    all samples are of one video, and some are to be held out.
     """
     ids = [str(id_) for id_ in ids]
     unit = [video_of(id_) or id_ for id_ in ids]
@@ -251,25 +234,25 @@ def mosi_folds(segments: Mapping[str, int]) -> dict[str, list[str]] | None:
     return folds if len(videos) == 93 and found == _MOSI_SEGMENTS else None
 
 
-def _named_folds(path: str, segments: Mapping[str, int], folds_file: str) -> dict[str, list[str]]:
+def _read_folds_file(
+    path: str, segments: Mapping[str, int], folds_file: str
+) -> dict[str, list[str]]:
     """Returns the videos of a folds file that are in the corpus, by split."""
     expected = "expected {'train': [videos], 'valid': [videos], 'test': [videos]}"
-    try:
+    with reading(f"The folds file {folds_file}"):
         if os.path.getsize(folds_file) > _LARGEST:
             raise UserError(
                 f"{folds_file} is larger than {_LARGEST} bytes, too large for a folds file."
             )
-        with open(folds_file, encoding="utf-8") as file:
-            pairs = json.load(file, object_pairs_hook=list)
-    except UserError:
-        raise
-    except OSError as error:
-        raise UserError(f"The folds file {folds_file} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{folds_file} is not JSON; {expected}.") from error
+        try:
+            with open(folds_file, encoding="utf-8") as file:
+                pairs = json.load(file, object_pairs_hook=list)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{folds_file} is not JSON; {expected}.") from error
     # Objects arrive as lists of pairs, so that a name that is there twice is seen.
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
         raise UserError(f"{folds_file} is no object with a list for each split; {expected}.")
+    # Lists of ids by split; no video is in two.
     named: dict[str, list[str]] = {}
     for key, videos in pairs:
         name = SPLIT_NAMES.get(key)
@@ -289,6 +272,7 @@ def _named_folds(path: str, segments: Mapping[str, int], folds_file: str) -> dic
                 raise UserError(
                     f"{folds_file} puts {video[:200]!r} into both {owner[video]} and {name}."
                 )
+    # Videos that the corpus has; each split keeps one, and what is left out is told.
     folds = {name: sorted(set(videos) & segments.keys()) for name, videos in named.items()}
     for name, videos in folds.items():
         if not any(segments[video] for video in videos):
@@ -323,15 +307,13 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
     """Cuts fold `data.fold` of a corpus; no feature is read before it is asked for.
 
     Where the splits of the corpus differ, in stored steps, masks, modalities or transcripts, what
-    one lacks becomes padding under a mask, so that it does not count as data.
-
-    Args:
-        corpus: has splits of its own.
-        data: `folds`, `fold` and `split_seed`; `mask_from_zeros`, for masks that padding needs.
+    one lacks becomes padding under a mask, so that it does not count as data. Masks that the files
+    lack are derived as `data.mask_from_zeros` says.
 
     Raises:
         UserError: if ids name no videos, or fewer than there are folds.
     """
+    # The samples that are dealt, and their videos.
     labelled = [name for name, header in corpus.headers.items() if header.label_names]
     pooled = labelled or list(corpus.headers)
     if left_out := [name for name in corpus.headers if name not in pooled]:
@@ -366,6 +348,7 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
         roles = np.array([{0: "test", 1: "valid"}.get(k, "train") for k in after])
         for split in SPLITS:
             rows[split][name] = np.flatnonzero(roles == split)
+    # What all new splits have in common, and each by itself.
     common = _common_header(corpus, pooled, data)
     sizes = {split: sum(map(len, rows[split].values())) for split in SPLITS}
     headers = {}
@@ -386,7 +369,7 @@ def cut_fold(corpus: Corpus, data: DataConfig) -> Corpus:
             split: [ids[name][row] for name, chosen in of.items() for row in chosen]
             for split, of in rows.items()
         },
-        read=lambda split: _read_rows(corpus, rows[split], common, data),
+        read=lambda split: _read_fold(corpus, rows[split], common, data),
         aligned=None if corpus.aligned is None else aligned,
     )
     cut.why, cut.verify = corpus.why, corpus.verify
@@ -410,6 +393,7 @@ def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> Split
         longest = max(max(h.steps(members).values(), default=0) for h in corpus.headers.values())
         steps |= dict.fromkeys(members, apart(longest))
 
+    # A modality needs a mask where one split lacks it or is shorter than another.
     headers = [corpus.headers[name] for name in pooled]
     shapes, dtypes, masked = {}, {}, set()
     for m in corpus.modalities:
@@ -447,7 +431,7 @@ def _common_header(corpus: Corpus, pooled: list[str], data: DataConfig) -> Split
     )
 
 
-def _read_rows(
+def _read_fold(
     corpus: Corpus, rows: Mapping[str, np.ndarray], common: SplitHeader, data: DataConfig
 ) -> Split:
     """Reads one new split: some rows of each split of the corpus, in their order."""
@@ -487,6 +471,7 @@ def _part(split: Split, rows: np.ndarray, common: SplitHeader, data: DataConfig)
             made[:, : stored.shape[1]] = stored[rows]
         return made
 
+    # Features with masks, then what goes with words and with text step by step.
     features, masks, derived = {}, {}, set()
     for m, (steps, width) in common.shapes.items():
         shape = (len(rows), steps, width) if width else (len(rows), steps)

@@ -26,7 +26,7 @@ import numpy as np
 
 from msajax.config import DataConfig
 from msajax.corpus.corpus import Corpus, Split, is_finite
-from msajax.errors import UserError
+from msajax.errors import UserError, reading
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +39,10 @@ _DECIMAL_AT_END = re.compile(rb"(?:^| )[-+]?\d*\.\d+(?:[eE][-+]?\d+)?$")
 
 @dataclasses.dataclass(frozen=True)
 class WordVectors:
-    """Holds the vectors of the words that were asked for and found.
+    """Holds the vectors of the words that were asked for and found."""
 
-    Attributes:
-        words: V words, in the order of the file.
-        vectors: `[V, d]` float32, finite.
-    """
-
-    words: tuple[str, ...]
-    vectors: np.ndarray
+    words: tuple[str, ...]  # V words, in the order of the file
+    vectors: np.ndarray  # `[V, d]` float32, finite
 
     def add_to(self, digest: Any) -> None:
         """Adds words and numbers to the digest of a corpus, whatever their order in the file."""
@@ -72,13 +67,15 @@ def read_glove(path: str | os.PathLike, vocabulary: Collection[str]) -> WordVect
     found: dict[bytes, np.ndarray] = {}
     number, head = 0, []
     try:
-        with _open(path) as file:
+        with _open_text(path) as file:
             rest = _lines(path, file)
+            # The first lines settle the width; they are read again with the others.
             for line in itertools.islice(rest, _HEAD):
                 head.append(line)
             width, promised = _settle(path, head)
             first = 1 if promised is None else 2
             for number, line in enumerate(itertools.chain(head[first - 1 :], rest), first):
+                # From the right end: a word may hold spaces itself, but no decimal at its end.
                 line = line.rstrip()
                 spaces = line.count(b" ")
                 word = line[: line.index(b" ")] if spaces == width else line.rsplit(b" ", width)[0]
@@ -117,14 +114,12 @@ def read_glove(path: str | os.PathLike, vocabulary: Collection[str]) -> WordVect
     )
 
 
-def _open(path: str) -> io.BufferedIOBase:
-    try:
+def _open_text(path: str) -> io.BufferedIOBase:
+    with reading(f"The word vectors {path}"):
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
             raise UserError(f"The word vectors {path} cannot be read: it is no regular file.")
         with open(path, "rb") as file:
             magic = file.read(4)
-    except OSError as error:
-        raise UserError(f"The word vectors {path} cannot be read: {error.strerror}.") from error
     if magic == b"PK\3\4":
         raise UserError(f"{path} is a zip archive; unpack it and name the text file inside.")
     if magic[:2] == b"\x1f\x8b":
@@ -174,8 +169,7 @@ def _numbers_at_end(line: bytes) -> int:
 def read_vectors(path: str, glove_path: str, counts: collections.Counter[str]) -> WordVectors:
     """Reads the vectors of words by how often each occurs; logs how many have none.
 
-    Raises:
-        UserError: if the file is damaged, or has no vector of any word of the corpus at `path`.
+    Raises `UserError` if the file is damaged, or has no vector of any word of the corpus at `path`.
     """
     found = read_glove(glove_path, counts.keys())
     if not found.words:
@@ -192,10 +186,8 @@ def with_word_vectors(corpus: Corpus, data: DataConfig) -> Corpus:
     """Makes the same corpus whose text is the vectors of its words, at their steps.
 
     Only where `data.glove_path` asks for it, and words are known step by step and no features of
-    text are; else it returns the corpus.
-
-    Raises:
-        UserError: if the file of vectors is damaged, or has none of any word.
+    text are; else it returns the corpus. Raises `UserError` if the file of vectors is damaged, or
+    has none of any word.
     """
     known = {name: header for name, header in corpus.headers.items() if header.words}
     reads_features = data.text in ("auto", "features")

@@ -10,14 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from msajax.corpus.corpus import (
-    Corpus,
-    Embedding,
-    Source,
-    Split,
-    SplitHeader,
-    count_transcripts,
-)
+from msajax.corpus.corpus import Corpus, Embedding, Source, Split, SplitHeader, count_transcripts
 from msajax.corpus.labels import describe_labels
 from msajax.errors import UserError
 
@@ -101,10 +94,8 @@ def pad(rows: Sequence[np.ndarray], steps: int = 0) -> tuple[np.ndarray, np.ndar
     """Pads sequences behind their ends with zeros.
 
     N sequences `[T, d]`, or token ids `[T]`, become `[N, T, d]` or `[N, T]`, of `steps` steps at
-    least; a sequence without a step may have any shape. Returned with the N lengths.
-
-    Raises:
-        ValueError: for steps of different widths, naming two samples.
+    least; a sequence without a step may have any shape. Returned with the N lengths. Raises
+    `ValueError` for steps of different widths, naming two samples.
     """
     lengths = np.array([len(row) for row in rows])
     first = next((i for i, row in enumerate(rows) if len(row)), 0)
@@ -147,10 +138,8 @@ def corpus_of(
     Its digest covers the arrays, not their storage: a recompressed copy is the same corpus.
 
     Args:
-        splits: arrays by the name of the split.
-        source: what the splits were made of.
-        label_names: names of the labels, or of classes stored as whole numbers (`integers`).
-        integers: whether labels are stored as whole numbers.
+        label_names: names of the labels, or of classes stored as whole numbers.
+        integers: says that labels are stored as whole numbers.
         aligned: modalities that share their steps; () if none do, None if that is not known.
 
     Raises:
@@ -212,14 +201,15 @@ def with_embedded(
     changed, made = copy.copy(corpus), embedding.modality
     others = tuple(one for one in corpus.source.embeddings if one.modality != made)
     changed.source = dataclasses.replace(corpus.source, embeddings=(*others, embedding))
-    changed.split = lambda name: embed(corpus.split(name), name)
-    if made != "text" or embedding.pool == "pieces":  # its steps are others now
-        if corpus.aligned is not None:
-            changed.aligned = tuple(m for m in corpus.aligned if m != made)
-        changed.split = lambda name: _without_times(embed(corpus.split(name), name), made)
+    has_other_steps = made != "text" or embedding.pool == "pieces"
+    if has_other_steps and corpus.aligned is not None:
+        changed.aligned = tuple(m for m in corpus.aligned if m != made)
+
+    def read(name: str) -> Split:
+        split = embed(corpus.split(name), name)
+        dropped = {made} if has_other_steps else set()
+        times = {m: x for m, x in split.times.items() if m not in dropped}
+        return dataclasses.replace(split, times=times)
+
+    changed.split = read
     return changed
-
-
-def _without_times(split: Split, modality: str) -> Split:
-    times = {m: x for m, x in split.times.items() if m != modality}
-    return dataclasses.replace(split, times=times)

@@ -28,17 +28,12 @@ _STRAY_SHARE = 0.1
 
 
 class LabelKind(NamedTuple):
-    """Says what the labels of a run are.
+    """Says what the labels of a run are."""
 
-    Attributes:
-        kind: a name in `msajax.tasks.TASKS`.
-        names: what the model's outputs are called.
-        classes: the stored whole numbers that stand for the classes, in the order of their names;
-            () for one-hot labels and for all that are no classes.
-    """
-
-    kind: str
-    names: tuple[str, ...]
+    kind: str  # a name in `msajax.tasks.TASKS`
+    names: tuple[str, ...]  # of the model's outputs
+    # The stored whole numbers that stand for the classes, in the order of their names; () for
+    # one-hot labels and for all that are no classes
     classes: tuple[int, ...] = ()
 
 
@@ -165,13 +160,17 @@ def binarized(corpus: Corpus, threshold: float) -> Corpus:
     return corpus.with_changes(read, headers)
 
 
+def reads_labels(model: ModelConfig) -> bool:
+    """Says whether a model learns labels, and not its own inputs, as next_token does."""
+    return not model.own_task or TASKS[model.own_task].reads_labels
+
+
 def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
     """Says what a model is to predict of a corpus, from its headers and `model.task`.
 
-    Raises:
-        UserError: if the labels do not suit the task that is asked for.
+    Raises `UserError` if the labels do not suit the task that is asked for.
     """
-    if model.own_task and not TASKS[model.own_task].reads_labels:
+    if not reads_labels(model):
         return LabelKind(model.own_task, TASKS[model.own_task].own_names)
     labelled = [header for header in corpus.headers.values() if header.label_names]
     if not labelled:
@@ -192,11 +191,7 @@ def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
 def as_targets(
     labels: np.ndarray | None, spec: CorpusSpec, classes: Sequence[int]
 ) -> np.ndarray | None:
-    """Brings stored labels `[N, L]` into the form of the model's task.
-
-    Returns:
-        None, with a warning, for labels of another kind than the model's.
-    """
+    """Brings stored labels `[N, L]` into the form of the task; warns of others, which are None."""
     if labels is None:
         return None
     found = TASKS[spec.label_kind].from_stored(labels, spec.label_names, classes)

@@ -14,32 +14,25 @@ _ROWS = 1024  # samples read at once, so that float64 copies stay small
 
 @dataclasses.dataclass(frozen=True)
 class OnDemand:
-    """Stands for the prepared features of a modality: `features[rows, :steps]` is an array of them.
+    """Stands for a modality's prepared features: `features[rows, :steps]` is an array of them."""
 
-    Attributes:
-        stored: `[N, T', d]`, as the corpus has it, on disk or in memory.
-        source: `[N, T]`, which stored step each prepared step reads.
-        kept: `[N, T]` bool, the valid ones.
-        statistics: mean and deviation, each `[d]` float64, of a standardised modality.
-        clip: bound of standardised features, 0 for none.
-        rows: `[N]`, which stored sample each sample is; None if they are the same.
-    """
-
-    stored: np.ndarray
-    source: np.ndarray
-    kept: np.ndarray
+    stored: np.ndarray  # `[N, T', d]`, as the corpus has it, on disk or in memory
+    source: np.ndarray  # `[N, T]`, which stored step each prepared step reads
+    kept: np.ndarray  # `[N, T]` bool, True for a valid one
+    # Mean and deviation, each `[d]` float64, of a standardised modality
     statistics: tuple[np.ndarray, np.ndarray] | None
-    clip: float
+    clip: float  # bound of standardised features, 0 for none
+    # `[N]`, which stored sample each sample is; None if they are the same
     rows: np.ndarray | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(N, T, d)."""
+        """Returns (N, T, d)."""
         return (*self.kept.shape, self.stored.shape[2])
 
     @property
     def dtype(self) -> np.dtype:
-        """float32."""
+        """Returns float32."""
         return np.dtype(np.float32)
 
     def __len__(self) -> int:

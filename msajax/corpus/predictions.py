@@ -80,7 +80,7 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
     for role in _SPELLINGS:
         if role in columns or any(name.startswith(f"{role}_") for name in columns):
             continue
-        found = [i for i, name in enumerate(columns) if _ROLES.get(_normal(name)) == role]
+        found = [i for i, name in enumerate(columns) if _ROLES.get(_plain_name(name)) == role]
         if len(found) > 1:
             either = " or ".join(repr(columns[i]) for i in found)
             raise UserError(f"{path}: is {either} the {role}? Name that column {role!r}.")
@@ -88,7 +88,7 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
             new[i] = role
     named = dict(zip(reader.fieldnames or [], new, strict=True))
     renamed = [{named.get(name, name): value for name, value in row.items()} for row in rows]
-    normal = {_normal(name): name for name in columns}
+    normal = {_plain_name(name): name for name in columns}
     if "id" not in new and {"videoid", "clipid"} <= normal.keys():
         video, clip = normal["videoid"], normal["clipid"]
         renamed = [{"id": f"{row[video]}$_${row[clip]}", **row} for row in renamed]
@@ -99,8 +99,7 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
 def read_text(path: str) -> str:
     """Reads the text of a CSV file: UTF-8, or what spreadsheets call Unicode; a mark is left out.
 
-    Raises:
-        UserError: if it cannot be read, or is in another encoding, naming the line.
+    Raises `UserError` if it cannot be read, or is in another encoding, naming the line.
     """
     try:
         with open(path, "rb") as file:
@@ -133,7 +132,7 @@ def _no_unicode(path: str, content: bytes) -> str:
     return f"{path} cannot be read as CSV: its text is neither whole UTF-16 nor UTF-8."
 
 
-def _normal(name: str) -> str:
+def _plain_name(name: str) -> str:
     return re.sub(r"[\s_.-]+", "", name.casefold())
 
 
@@ -144,44 +143,31 @@ def _known_columns(line: str, separator: str) -> tuple[int, int]:
     except csv.Error:
         return 0, 0
     known = [
-        name for name in columns if _normal(name) in _ROLES or re.match("(score|label)_", name)
+        name for name in columns if _plain_name(name) in _ROLES or re.match("(score|label)_", name)
     ]
     return len(known), len(columns)
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """Holds scores of samples that can be measured, as read from a file.
+    """Holds scores of samples that can be measured, as read from a file."""
 
-    Attributes:
-        kind: a name in `msajax.tasks.TASKS`.
-        names: what the K outputs or classes are called.
-        scores: `[S, N, K]` float64, S random seeds.
-        labels: `[N, K]` float64; `[N, 1]` of classes, counted from 0, and of next_token, where they
-            are 0, because its scores are measures already.
-        ids: `[N]` str; empty where the file has none.
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    scores: np.ndarray
+    kind: str  # a name in `msajax.tasks.TASKS`
+    names: tuple[str, ...]  # of the K outputs or classes
+    scores: np.ndarray  # `[S, N, K]` float64, S random seeds
+    # `[N, K]` float64; `[N, 1]` of classes, counted from 0, and of next_token, where they are 0,
+    # because its scores are measures already
     labels: np.ndarray
-    ids: np.ndarray
+    ids: np.ndarray  # `[N]` str; empty where the file has none
 
 
 class Scored(NamedTuple):
-    """Holds a split that was scored.
+    """Holds a split that was scored."""
 
-    Attributes:
-        split: prepared.
-        scores: `[S, N, K]`.
-        weights: `[S, N, M]`, a weight for each modality.
-        repairs: what preparation repaired.
-    """
-
-    split: Split
-    scores: np.ndarray
-    weights: np.ndarray
+    split: Split  # prepared
+    scores: np.ndarray  # `[S, N, K]`
+    weights: np.ndarray  # `[S, N, M]`, a weight for each modality
+    # Made by preparation, `{modality: {kind: count}}`
     repairs: Mapping[str, Mapping[str, int]] = {}
 
     def rows(self, chosen: np.ndarray) -> "Scored":
@@ -190,7 +176,7 @@ class Scored(NamedTuple):
         return Scored(split, self.scores[:, chosen], self.weights[:, chosen], self.repairs)
 
 
-def require_replaceable(path: str) -> None:
+def require_no_other_file(path: str) -> None:
     """Raises `UserError` for an existing file that holds anything but predictions."""
     if os.path.isfile(path) and os.path.getsize(path):
         with open(path, "rb") as file:
@@ -207,7 +193,7 @@ def write_predictions(
     spec: CorpusSpec,
     calibration: Calibration | None = None,
 ) -> None:
-    """Writes one row per sample, whole file or none.
+    """Writes one row per sample, whole file or none; raises `UserError` if it cannot be written.
 
     `score` and the weights are means over seeds; `score_sd` is their ddof-1 deviation, empty for a
     single seed. A label is empty when unknown. Several outputs have a column `label_<name>` and
@@ -218,15 +204,7 @@ def write_predictions(
     and `interval` says on which samples they rest. A temperature adds nothing, and changes nothing:
     `score_<class>` stays the mean of the columns of its seeds.
 
-    Args:
-        path: the file.
-        scored: splits, written one after another.
-        seeds: the S random seeds.
-        spec: kind and names of the outputs, and the M modalities.
-        calibration: what calibrates the mean over these seeds, if anything does.
-
-    Raises:
-        UserError: if the file cannot be written.
+    The splits stand one after another; `calibration` is of the mean over the S `seeds`.
     """
     has_text = any(split.raw_text is not None for split, *_ in scored)
     intervals = calibration if isinstance(calibration, Intervals) else None
@@ -258,20 +236,24 @@ def _rows(
     present = {m: split.masks[m].any(axis=1) for m in spec.modalities}
     for i, name in enumerate(split.ids):
         label = None if split.labels is None else split.labels[i]
-        row = [name, *task.label_cells(label, mean[i], names, _number), *map(_number, mean[i])]
+        row = [
+            name,
+            *task.label_cells(label, mean[i], names, _formatted),
+            *map(_formatted, mean[i]),
+        ]
         if ends is not None:
-            row += [*map(_number, ends[i].ravel()), intervals.describe()]
+            row += [*map(_formatted, ends[i].ravel()), intervals.describe()]
         for of_seeds in scores[:, i].T:
-            row += [_number(of_seeds.std(ddof=1)) if len(scores) > 1 else ""]
-            row += map(_number, of_seeds)
-        row += [_number(weight) for weight in mean_weights[i]]
+            row += [_formatted(of_seeds.std(ddof=1)) if len(scores) > 1 else ""]
+            row += map(_formatted, of_seeds)
+        row += [_formatted(weight) for weight in mean_weights[i]]
         row += [int(present[m][i]) for m in spec.modalities]
         if has_text:
             row.append("" if split.raw_text is None else split.raw_text[i])
         yield row
 
 
-def _number(value: float) -> str:
+def _formatted(value: float) -> str:
     return f"{value:.9g}"
 
 
@@ -281,9 +263,7 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     With a column `predicted` they are those of classes, else with `label_<name>` and no `label`
     those of several outputs.
 
-    Args:
-        path: the file.
-        of_seeds: whether to read each random seed; else their means, the columns `score…`, S = 1.
+    Without `of_seeds` it reads the means over random seeds, the columns `score…`: S = 1.
 
     Raises:
         UserError: naming the column or the row that is missing, empty or not a finite number.
@@ -295,6 +275,7 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
         for task in reversed(TASKS.values())
         if (found := task.names_in(columns)) is not None
     )
+    # The columns that the task needs are there, and every row has a value for each.
     labels, outputs = task.read_columns_of(names), task.score_columns(names)
     of_output = [_score_columns(columns, c) if of_seeds else [c] for c in outputs]
     needed = (*labels, *sum(of_output, []))
@@ -325,6 +306,7 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
                 raise UserError(f"{path}, row {i + 1}: {column} is {said}.") from error
         return found
 
+    # Numbers, which may still be no scores of the task.
     scores = np.stack([[values(c, finite) for c in of_seeds] for of_seeds in of_output], axis=-1)
     if (wrong := np.flatnonzero(~task.is_score(scores))).size:
         raise UserError(

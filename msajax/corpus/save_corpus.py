@@ -56,12 +56,11 @@ class SavedCorpus:
     """Says what `save_corpus` wrote; printed, it is the sentences.
 
     Attributes:
-        path: the file, or the folder.
         sizes: `{split: samples}`.
         modalities: `{modality: facts}`: its `width`, 0 for token ids and words; its `shortest`,
             `median` and `longest` sequence in steps, of the samples that have it; and how many
             samples it is `absent` in.
-        sentences: all of that, labels, alignment and how samples came into splits, in words.
+        sentences: put all of that into words, and labels, alignment and how splits were made.
     """
 
     path: str
@@ -110,11 +109,11 @@ def save_corpus(
         group: the column of videos or speakers by which shares are drawn; None for the video that
             ids name, as in `video[3]`. Beside a column of splits it is checked that no group is in
             two of them.
-        seed: the draw of splits.
+        seed: decides the draw of splits.
         aligned: the modalities whose step i is of the same moment; True for all, False for none,
             None for those that are equally long in every sample.
-        overwrite: whether a native archive at `path` is replaced.
-        **unknown: refused, each with the name that was probably meant.
+        overwrite: replaces a native archive at `path`.
+        **unknown: refused, with the name that was probably meant.
 
     Returns:
         What was written, in numbers and sentences.
@@ -123,23 +122,14 @@ def save_corpus(
         UserError: for whatever does not fit together, naming the argument and the sample; nothing
             is written then.
     """
-    known = ("label", "split", "id", "group", "seed", "aligned", "overwrite")
+    how = {"label": label, "split": split, "id": id, "group": group, "seed": seed}
+    how["aligned"] = aligned
     for name in unknown:
+        known = (*how, "overwrite")
         near = difflib.get_close_matches(name, known, 1, 0) or known[:1]
         raise UserError(f"save_corpus has no argument {name!r}: did you mean {near[0]!r}?")
     path = require_free(path, overwrite)
-    source = Source(path, "native npz")
-    corpus, saved = corpus_of_table(
-        source,
-        table,
-        sequences,
-        label=label,
-        split=split,
-        id=id,
-        group=group,
-        seed=seed,
-        aligned=aligned,
-    )
+    corpus, saved = corpus_of_table(Source(path, "native npz"), table, sequences, **how)
     save(corpus, path)
     return saved
 
@@ -160,13 +150,13 @@ def corpus_of_table(
     """Makes a corpus of what `save_corpus` takes, and says what it holds.
 
     Args:
-        source: what the corpus is made of, and where it goes.
         beside: N arrays each, in the order of the table's rows: `word_origin` `[T]`, and times
             `[T, 2]` by modality, of the words as `text`.
 
     Raises:
         UserError: for whatever does not fit together, naming the argument and the sample.
     """
+    # The table: ids, labels and splits; then the sequences in the order of its rows.
     rows = _Table(table)
     ids = _read_ids(rows.column(id, "id"), id)
     labels = _read_labels(rows, label, ids)
@@ -182,6 +172,7 @@ def corpus_of_table(
     steps = max((modalities[m].steps for m in moved), default=1)
     modalities |= {m: dataclasses.replace(modalities[m], least=steps) for m in moved}
 
+    # A split at a time, padded.
     made = {}
     for name in SPLITS:
         chosen = np.flatnonzero(splits == name)
@@ -220,10 +211,11 @@ def corpus_of_table(
         raise UserError(f"The columns of labels have {error}.") from error
     if corpus.modalities == () and not any(h.has_raw_text for h in corpus.headers.values()):
         raise UserError("No sample has a step of any modality: there is nothing to write.")
+    # What the caller reads of it.
     left = [repr(name) for name in rows.columns if name not in rows.used]
     unread = f"not read of the table: {', '.join(left)}" if left else ""
     warnings = _words_apart(modalities, ids) if aligned is None else []
-    return corpus, _describe(corpus, modalities, raw_text, [why, how, unread], warnings)
+    return corpus, _describe_saved(corpus, modalities, raw_text, [why, how, unread], warnings)
 
 
 def _pad_beside(
@@ -266,9 +258,7 @@ class _Table:
     """Reads columns of a data frame of pandas or polars, or of a dict of columns.
 
     Attributes:
-        columns: the names of all columns.
-        used: the names of those that were asked for.
-        size: N, the number of rows.
+        used: the names of columns that were asked for.
     """
 
     def __init__(self, table: Any) -> None:
@@ -288,16 +278,11 @@ class _Table:
         if len(set(sizes.values())) > 1:
             found = ", ".join(f"{size} in {name!r}" for name, size in sizes.items())
             raise UserError(f"The columns of the table differ in length: {found}.")
-        self.size = next(iter(sizes.values()), 0)
-        if not self.size:
+        if not next(iter(sizes.values()), 0):
             raise UserError("The table has no row: expected one for each sample.")
 
     def column(self, name: Any, what: str) -> list[Any]:
-        """Returns the N values of a column; `what` is the argument that names it.
-
-        Raises:
-            UserError: for a column that is not there.
-        """
+        """Returns the N values of a column; raises `UserError`, naming the argument `what`."""
         if hasattr(name, "__len__") and not isinstance(name, str | tuple):
             raise UserError(
                 f"{what} is of type {type(name).__name__}: expected the name of a column."
@@ -330,7 +315,7 @@ class _Table:
 
 def _read_ids(values: Sequence[Any], column: str) -> list[str]:
     """Reads the ids of the samples: text or whole numbers, each once."""
-    ids = _names(values, f"Column {column!r}, the id,")
+    ids = _read_names(values, f"Column {column!r}, the id,")
     first: dict[str, int] = {}
     for i, id_ in enumerate(ids):
         if (earlier := first.setdefault(id_, i)) != i:
@@ -341,7 +326,7 @@ def _read_ids(values: Sequence[Any], column: str) -> list[str]:
     return ids
 
 
-def _names(values: Sequence[Any], where: str) -> list[str]:
+def _read_names(values: Sequence[Any], where: str) -> list[str]:
     """Reads text or whole numbers as text; raises `UserError` for a row of something else."""
     names = []
     for i, value in enumerate(values):
@@ -366,6 +351,7 @@ def _read_or_draw_splits(
     Splits are those of a column, or drawn by shares, so that all samples of a group are in the same
     one. A group is what a column says, or the video that the ids name.
     """
+    # Splits that a column names.
     if isinstance(split, str):
         if split not in table.columns:
             there = ", ".join(map(repr, table.columns))
@@ -384,11 +370,12 @@ def _read_or_draw_splits(
             named.append(name)
         if group is None:
             return np.array(named), f"splits: those of the column {split!r}"
+    # Groups, which splits share none of: those that are named, or those to be drawn.
     if group is None:
         instead = "name the column of videos or speakers: group='speaker'"
         groups, by = videos_of(ids, "Shares are drawn by video, but", instead), "video"
     else:
-        groups = _names(table.column(group, "group"), f"Column {group!r}, the group,")
+        groups = _read_names(table.column(group, "group"), f"Column {group!r}, the group,")
         by = group
     if isinstance(split, str):
         first: dict[str, str] = {}
@@ -401,6 +388,7 @@ def _read_or_draw_splits(
         said = f"splits: those of the column {split!r}; no {group} is in two of them"
         return np.array(named), said
 
+    # Shares, by which groups are dealt.
     numbers = list(split) if is_list(split) else []
     are_numbers = len(numbers) == len(SPLITS) and all(
         isinstance(s, _NUMBERS) and 0 <= s <= 1 for s in numbers
@@ -428,19 +416,12 @@ def _read_or_draw_splits(
 
 @dataclasses.dataclass(frozen=True)
 class _Labels:
-    """Holds the labels of N samples.
+    """Holds the labels of N samples."""
 
-    Attributes:
-        values: `[N, K]` float64; classes as whole numbers from 0.
-        known: `[N]` bool, whether a sample has labels.
-        names: what the K columns or the classes are called; () for the usual names.
-        are_classes: whether they are to be stored as whole numbers.
-    """
-
-    values: np.ndarray
-    known: np.ndarray
-    names: tuple[str, ...]
-    are_classes: bool
+    values: np.ndarray  # `[N, K]` float64; classes as whole numbers from 0
+    known: np.ndarray  # `[N]` bool, True for a sample that has labels
+    names: tuple[str, ...]  # of the K columns or the classes; () for the usual names
+    are_classes: bool  # says that they are to be stored as whole numbers
 
 
 def _read_labels(table: _Table, label: Any, ids: Sequence[str]) -> _Labels | None:
@@ -548,39 +529,33 @@ def _labels_of(labels: _Labels | None, rows: np.ndarray, split: str) -> np.ndarr
 
 @dataclasses.dataclass(frozen=True)
 class _Modality:
-    """Holds a modality of N samples.
+    """Holds a modality of N samples."""
 
-    Attributes:
-        rows: N sequences: features `[T, d]`, token ids `[T]`, or lists of T words; or one array of
-            all that is padded already.
-        where: what a message calls it.
-        lengths: `[N]`, the steps of each; 0 where the modality is absent.
-        least: the fewest steps to which they are padded, as what they are aligned with is.
-    """
-
+    # N sequences: features `[T, d]`, token ids `[T]`, or lists of T words; or one array of all that
+    # is padded already
     rows: Any
-    where: str
-    lengths: np.ndarray
-    least: int = 1
+    where: str  # names it in messages
+    lengths: np.ndarray  # `[N]`, the steps of each; 0 where the modality is absent
+    least: int = 1  # the fewest steps to which they are padded, as what they are aligned with is
 
     @property
     def steps(self) -> int:
-        """The steps to which sequences are padded."""
+        """Returns the steps to which sequences are padded."""
         return max(self.least, int(self.lengths.max()))
 
     @property
     def are_words(self) -> bool:
-        """Whether the steps are words."""
+        """Says whether the steps are words."""
         return not isinstance(self._first, np.ndarray)
 
     @property
     def has_mask(self) -> bool:
-        """Whether it is known which steps are real; an array that is padded tells by its zeros."""
+        """Says whether it is known which steps are real; a padded array tells by its zeros."""
         return not isinstance(self.rows, np.ndarray)
 
     @property
     def width(self) -> int:
-        """Features per step; 0 for token ids and words."""
+        """Returns the features per step; 0 for token ids and words."""
         return self._first.shape[1] if not self.are_words and self._first.ndim == 2 else 0
 
     @property
@@ -675,10 +650,11 @@ def _read_modalities(
             )
         if name in found:
             continue
+        # A list of transcripts, of words, or of sequences of numbers, as its first entry tells.
         first = next((r for r in rows if r is not None and not (is_list(r) and not len(r))), None)
         if isinstance(first, str):
             raw_text = _read_transcripts(rows, name, raw_text)
-        elif name == "words" or _is_words(first):
+        elif name == "words" or _has_words(first):
             if "words" in found or name not in ("text", "words"):
                 raise UserError(
                     f"{where} holds words: those of the samples are sequences['words'] alone."
@@ -687,7 +663,7 @@ def _read_modalities(
         elif name == "raw_text":
             raise UserError(f"{where} must be a list of transcripts: a string for each sample.")
         else:
-            found[name] = _read_rows(rows, where, ids)
+            found[name] = _read_sequences(rows, where, ids)
     for name, modality in found.items():
         if not modality.lengths.any():
             raise UserError(f"sequences[{name!r}] has no step in any sample: leave it out.")
@@ -713,8 +689,9 @@ def _read_array(value: np.ndarray, where: str) -> _Modality:
     return _Modality(value, where, np.full(len(value), value.shape[1]))
 
 
-def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Modality:
+def _read_sequences(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Modality:
     """Reads N sequences `[T, d]`, or `[d]` of a single step each, or `[T]` token ids."""
+    # Numbers of one or two axes, alike in all samples that have a step.
     arrays = []
     for i, row in enumerate(rows):
         called = f"{where}[{i}], of {printable(ids[i])!r},"
@@ -734,6 +711,7 @@ def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Modality
                 f"{where}[{i}] is {x.dtype} {x.shape}, but {where}[{first}] is "
                 f"{arrays[first].dtype} {arrays[first].shape}: expected arrays [T, d] of all."
             )
+    # One axis: token ids, or a single step of d numbers.
     if axes == 1 and kind in "iu":
         if any((x < 0).any() for x in arrays):
             raise UserError(f"{where} holds a token id below 0.")
@@ -745,6 +723,7 @@ def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Modality
                 "[T, d]; steps of a single number are x[:, None]."
             )
         arrays = [x[None] if x.size else x for x in arrays]
+    # The same width everywhere, and no sequence that padding would make of all memory.
     for i, x in enumerate(arrays):
         if x.size and x.shape[1:] != arrays[first].shape[1:]:
             raise UserError(
@@ -760,7 +739,7 @@ def _read_rows(rows: Sequence[Any], where: str, ids: Sequence[str]) -> _Modality
     return _Modality(arrays, where, lengths)
 
 
-def _is_words(row: Any) -> bool:
+def _has_words(row: Any) -> bool:
     """Says whether a sequence is of words, of which some may be missing in front."""
     known = (step for step in row if step is not None) if is_list(row) else ()
     return isinstance(next(iter(known), None), str)
@@ -873,7 +852,7 @@ def _words_apart(modalities: Mapping[str, _Modality], ids: Sequence[str]) -> lis
     ] * bool(apart.any())
 
 
-def _describe(
+def _describe_saved(
     corpus: Corpus,
     modalities: Mapping[str, _Modality],
     raw_text: Sequence[str] | None,

@@ -57,7 +57,7 @@ def first_to_last(mask: np.ndarray) -> np.ndarray:
     return begun & np.logical_or.accumulate(mask[:, ::-1], axis=1)[:, ::-1]
 
 
-def has_row(x: np.ndarray, rows: float = math.inf) -> np.ndarray | bool:
+def has_row(x: np.ndarray, rows: float) -> np.ndarray | bool:
     """Says which token ids `[N, T]` have a row in a table of `rows` rows; True for features."""
     return (x >= 0) & (x < rows) if x.ndim == 2 else True
 
@@ -84,11 +84,8 @@ def readable_steps(
 ) -> dict[str, np.ndarray]:
     """Keeps of valid steps those that a model can read: of token ids, those with a row.
 
-    Args:
-        split: as it is stored.
-        masks: the valid steps `[N, T]` of each modality.
-        rows: sizes of the embedding tables; a modality that is not there has a row for every id
-            but negative ones.
+    `masks` are the valid steps `[N, T]` of each modality of a stored split; `rows` the sizes of the
+    embedding tables, without which a modality has a row for every id but negative ones.
     """
     readable = dict(masks)
     for m, mask in masks.items():
@@ -123,9 +120,8 @@ def find_groups(
 
     Text that is made of transcripts shares its steps with nothing: they are words. Where a
     pretrained encoder reads the text, it shares those of the words, if the corpus knows them step
-    by step. The sound of one shares its steps with nothing either.
-
-    `encoded` names the modalities that pretrained encoders read.
+    by step. The sound of one shares its steps with nothing either. `encoded` names the modalities
+    that pretrained encoders read.
 
     Raises:
         UserError: if modalities are to be aligned whose numbers of stored steps differ.
@@ -147,8 +143,8 @@ def find_groups(
         for name, of_split in steps.items():
             if len(set(of_split.values())) > 1:
                 raise UserError(
-                    f"data.alignment = aligned: {corpus.path}: {name}: {_count(of_split)} steps; "
-                    "auto aligns only what shares its steps, unaligned nothing."
+                    f"data.alignment = aligned: {corpus.path}: {name}: {_describe_steps(of_split)} "
+                    "steps; auto aligns only what shares its steps, unaligned nothing."
                 )
         found, why = [stored], "data.alignment = aligned"
     elif corpus.aligned is not None:
@@ -220,7 +216,6 @@ def choose_steps(
         masks: the readable steps `[N, T]` of each.
         length: rows of their position tables.
         truncate: error, first, last or uniform.
-        ids: `[N]` str, for the message.
 
     Returns:
         For each modality, the stored step that each prepared step reads, `[N, length]`, the same
@@ -250,12 +245,13 @@ def require_same_length(masks: Mapping[str, np.ndarray]) -> None:
     steps = {m: mask.shape[1] for m, mask in masks.items()}
     if len(set(steps.values())) > 1:
         raise UserError(
-            f"Modalities {_count(steps)} steps here, but the model was trained with them aligned, "
-            "step by step: give it a corpus that is, or train with data.alignment = unaligned."
+            f"Modalities {_describe_steps(steps)} steps here, but the model was trained with them "
+            "aligned, step by step: give it a corpus that is, or train with data.alignment = "
+            "unaligned."
         )
 
 
-def _count(steps: Mapping[str, int]) -> str:
+def _describe_steps(steps: Mapping[str, int]) -> str:
     """Says how many steps modalities have: `text, audio have 20, 1`."""
     return f"{', '.join(steps)} have {', '.join(map(str, steps.values()))}"
 

@@ -44,17 +44,13 @@ _EFFECT, _NOISE = 0.5, 1.0
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticCorpus:
-    """Holds the corpus, and what only its maker knows.
-
-    Attributes:
-        corpus: what a model may see.
-        reliability: `{split: {modality: [N]}}` in [0.1, 1]; 0 where the modality is absent. The
-            task sentiment alone has it.
-        clean: `{split: [N]}`, scores without the noise on them; of sign and stress alone.
-    """
+    """Holds the corpus, and what only its maker knows."""
 
     corpus: Corpus
+    # `{split: {modality: [N]}}` in [0.1, 1]; 0 where the modality is absent. The task sentiment
+    # alone has it.
     reliability: dict[str, dict[str, np.ndarray]]
+    # `{split: [N]}`, scores without the noise on them; of sign and stress alone
     clean: dict[str, np.ndarray]
 
 

@@ -37,7 +37,7 @@ from msajax.preparation.lost import (
     require_little_lost,
 )
 from msajax.preparation.pieces import move, read_pieces, take_pieces
-from msajax.preparation.waveforms import read_waveforms, require_fit
+from msajax.preparation.waveforms import read_waveforms, refuse_single_steps
 from msajax.preparation.words import read_words, tokenize
 from msajax.tasks import TASKS
 
@@ -72,6 +72,7 @@ def prepare(
             str(split.ids[0]),
             len(split),
         )
+    # Features of each modality, in memory or prepared whenever they are read.
     features, masks = {}, {}
     numbers = sum(map(operator.mul, spec.lengths, spec.widths))
     keep = 4 * len(split) * numbers <= budget
@@ -106,6 +107,7 @@ def prepare(
             made = made | {"hidden_steps": hidden}
         if any(made.values()):
             repairs[m] = made | repairs.get(m, {})
+    # Labels, or targets that are made of the inputs.
     task = TASKS[spec.label_kind]
     if task.reads_labels:
         labels = as_targets(split.labels, spec, preparation.classes)
@@ -124,6 +126,7 @@ def _choose(
         The split, its transcripts as text where the model reads words; the steps by modality, as
         `choose_steps` returns them; and the lost steps, `{modality: {kind: count}}`.
     """
+    # Words, pieces and sound take the place of what is stored.
     spec = preparation.spec
     if preparation.words:
         split = read_words(split, preparation.words)
@@ -149,7 +152,7 @@ def _choose(
         masks = readable_steps(split, masks, {m: spec.vocabulary(m) for m in present})
         sizes = preparation.sizes_of(members)
         if preparation.truncate == "uniform" and any(map(spec.is_sound, present)):
-            require_fit(split, masks[members[0]], members[0], sizes.steps)
+            refuse_single_steps(split, masks[members[0]], members[0], sizes.steps)
         if any(map(spec.is_pieces, present)):
             moved = move(split, masks, preparation.text_pool, sizes)
             split, found = moved.split, moved.chosen
@@ -176,16 +179,13 @@ def _choose(
 
 
 def check_split(split: Split, preparation: Preparation) -> tuple[dict[str, dict[str, int]], int]:
-    """Refuses, before any training, a split that could not be prepared after it.
+    """Refuses, before any training, a split that could not be prepared after it, as `prepare` does.
 
     So no run fails after its last epoch. Only which steps are read is looked at, by the masks or by
     which features are zero, so that nothing else is learned of a test split.
 
     Returns:
         The lost steps, `{modality: {kind: count}}`, and how many samples have no modality at all.
-
-    Raises:
-        UserError: as `prepare` does.
     """
     _, chosen, lost = _choose(split, preparation)
     masks = {m: kept for m, (_, kept) in chosen.items()}
@@ -211,11 +211,7 @@ def words_of_steps(
     x, mask = prepared.features["text"], prepared.masks["text"]
     if spec.is_pieces("text") and preparation.tokenizer:
         tokenizer = Tokenizer.from_json(preparation.tokenizer, "The tokenizer of the text encoder")
-        names = [tokenizer.names(row) for row in x[..., 0]]
-        return [
-            [name if there else "" for name, there in zip(*of_sample, strict=True)]
-            for of_sample in zip(names, mask, strict=True)
-        ]
+        return _where_there([tokenizer.names(row) for row in x[..., 0]], mask)
     words = stored.words if stored.pieces is None else stored.pieces
     if preparation.words and stored.raw_text is not None:
         words = pad_words([tokenize(text) for text in stored.raw_text.tolist()])
@@ -229,8 +225,13 @@ def words_of_steps(
         return np.where(mask, words, "").tolist()
     if spec.vocabulary("text"):
         ids = x[..., 0] if spec.is_pieces("text") else x
-        return [
-            [f"#{i}" if there else "" for i, there in zip(*of_sample, strict=True)]
-            for of_sample in zip(ids.tolist(), mask.tolist(), strict=True)
-        ]
+        return _where_there([[f"#{i}" for i in row] for row in ids.tolist()], mask)
     return None
+
+
+def _where_there(names: list[list[str]], mask: np.ndarray) -> list[list[str]]:
+    """Returns the names of the steps that a mask `[N, T]` keeps, "" at the others."""
+    return [
+        [name if there else "" for name, there in zip(*of_sample, strict=True)]
+        for of_sample in zip(names, mask.tolist(), strict=True)
+    ]

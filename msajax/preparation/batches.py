@@ -20,16 +20,11 @@ BLOCK = 4
 
 
 class Progress(NamedTuple):
-    """Says where in a run a step is.
+    """Says where in a run a step is."""
 
-    Attributes:
-        step: `[]` int32, from 0.
-        epoch: `[]` int32, from 0.
-        share: `[]` float32, of the steps that are planned, from 0 at the first to 1 at the last.
-    """
-
-    step: jax.Array
-    epoch: jax.Array
+    step: jax.Array  # `[]` int32, from 0
+    epoch: jax.Array  # `[]` int32, from 0
+    # `[]` float32, of the steps that are planned, from 0 at the first to 1 at the last
     share: jax.Array
 
 
@@ -47,7 +42,7 @@ class Batch:
             that scatters to `[N, …]` drop it.
         memory: `{name: [B, …]}`, what the model's memory holds of these samples; what it holds
             once for all of them is as it is.
-        progress: where in the run the step is; in a step of training alone.
+        progress: tells a step of training its place in the run; None elsewhere.
     """
 
     features: Mapping[str, jax.Array]
@@ -84,16 +79,12 @@ def cut_lengths(spec: CorpusSpec, quarter: int) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class EpochOrder:
-    """Says which rows each step of an epoch reads.
+    """Says which rows each step of an epoch reads."""
 
-    Attributes:
-        quarters: `[steps]` int32, the length quarter of each step; the same for every seed.
-        indices: `[steps, B]` int32, rows of that quarter.
-        row_weight: `[steps, B]` float32, 0 for a row that only fills a quarter's last batch.
-    """
-
+    # `[steps]` int32, the length quarter of each step; the same for every seed
     quarters: np.ndarray
-    indices: np.ndarray
+    indices: np.ndarray  # `[steps, B]` int32, rows of that quarter
+    # `[steps, B]` float32, 0 for a row that only fills a quarter's last batch
     row_weight: np.ndarray
 
 

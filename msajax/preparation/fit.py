@@ -14,14 +14,7 @@ from msajax.corpus.corpus import Corpus, Embedding, modality_order
 from msajax.corpus.demands import require_modalities, require_words
 from msajax.corpus.labels import as_targets, label_kind
 from msajax.corpus.on_demand import moments
-from msajax.corpus.steps import (
-    Groups,
-    find_groups,
-    movers,
-    readable_steps,
-    step_masks,
-    table_sizes,
-)
+from msajax.corpus.steps import Groups, find_groups, movers, readable_steps, step_masks, table_sizes
 from msajax.encoders.speech_architecture import SpeechArchitecture
 from msajax.errors import UserError
 from msajax.preparation.lost import count_hidden, nothing_read, require_little_lost
@@ -57,15 +50,15 @@ class Preparation:
             standardised.
         clip: bound of standardised features, 0 for none.
         truncate: error, first, last or uniform.
-        mask_from_zeros: whether masks that a file lacks are derived from zero steps.
+        mask_from_zeros: derives masks that a file lacks from zero steps.
         words: the vocabulary by which transcripts become the text modality; () where they do not.
         tokenizer: the content of the tokenizer.json of a pretrained encoder; "" without one.
-        text_from: what a pretrained encoder was given in train: words (step by step), raw_text or
-            ids; "" without an encoder.
+        text_from: names what a pretrained encoder was given in train: words (step by step),
+            raw_text or ids; "" without an encoder.
         embeddings: the pretrained encoders that made features, each of its modality.
         groups: modalities that share their steps, and are shifted and cut as one; fixed by train.
-        allow_loss: whether a split is prepared although much of it is lost (see `lost.py`).
-        manifest: how features of recordings were made; None where that is not known.
+        allow_loss: prepares a split although much of it is lost (see `lost.py`).
+        manifest: says how features of recordings were made; None where that is not known.
     """
 
     spec: CorpusSpec
@@ -89,7 +82,7 @@ class Preparation:
 
     @property
     def text_source(self) -> TextSource | None:
-        """How the text of a pretrained encoder is made; None without an encoder."""
+        """Says how the text of a pretrained encoder is made; None without an encoder."""
         if not self.spec.is_pieces("text"):
             return None
         return TextSource(
@@ -99,7 +92,7 @@ class Preparation:
 
     @property
     def sound(self) -> dict[str, SpeechArchitecture]:
-        """The pretrained encoders of sound, by modality."""
+        """Returns the pretrained encoders of sound, by modality."""
         return {m: self.spec.encoder(m) for m in self.spec.modalities if self.spec.is_sound(m)}
 
     def embedding(self, modality: str) -> Embedding | None:
@@ -124,12 +117,8 @@ def fit(
 ) -> Preparation:
     """Chooses the run's modalities and measures them on the training split alone.
 
-    Args:
-        corpus: only its train split is read.
-        data: how it is read and prepared.
-        model: which modalities are read, and how.
-        encoders: by modality, the opened folders that `model.encoders` and `model.text_encoder`
-            name.
+    `encoders` has, by modality, the opened folders that `model.encoders` and `model.text_encoder`
+    name.
 
     Raises:
         UserError: for a modality or a text that the corpus lacks, a training split without a valid
@@ -141,14 +130,14 @@ def fit(
     require_words(corpus, data, model)
     train, words, text = corpus.split("train"), (), None
     require_suited(encoders)
+    if data.text == "ids" and not has_ids(train):
+        raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
     if "text" in encoders:
         text = find_source(corpus.path, train, data, model, encoders["text"])
         train, _ = read_pieces(train, text)
     elif data.text == "words":
         words = build_vocabulary(train.raw_text, data.min_count)
         train = read_words(train, words)
-    elif data.text == "ids" and not has_ids(train):
-        raise UserError(f"data.text = ids: {corpus.path} has no token ids as text in train.")
 
     found = {m: folder.architecture for m, folder in encoders.items()}
     sound = {m: one for m, one in found.items() if one.reads == "waveform"}
@@ -198,6 +187,7 @@ def fit(
     if text:
         tables["text"] = text.architecture.vocabulary
 
+    # The specification: what the model reads and predicts, and how long it is.
     labels = label_kind(corpus, model)
     task = TASKS[labels.kind]
     groups, _ = find_groups(corpus, used, data, encoders)
@@ -218,6 +208,7 @@ def fit(
         text_steps=text_steps,
         groups=groups,
     )
+    # What is left to fit by the training split: statistics, and labels that the task checks.
     standardized = _standardized(spec, data, model)
     targets = as_targets(train.labels, spec, labels.classes) if task.reads_labels else None
     if targets is not None:

@@ -103,6 +103,7 @@ def inspect_corpus(
     Raises:
         UserError: if the corpus went bad since it was opened, or cannot be aligned as `data` says.
     """
+    # What the headers tell.
     report: dict[str, Any] = corpus.summary() | {"why": corpus.why}
     report["manifest"] = corpus.source.manifest
     report["known_corpus"] = _KNOWN_COUNTS.get(tuple(report["sizes"].values()))
@@ -114,6 +115,7 @@ def inspect_corpus(
         with contextlib.suppress(UserError):
             kind = label_kind(corpus, model)
     report["task"] = {"kind": kind.kind, "names": list(kind.names)} if kind else None
+    # Each split by itself, and what of it is compared with the others.
     report["splits"], train, groups = {}, None, None
     report["memory"] = dict.fromkeys(("stored", "prepared"), 0)
     derived = "from zeros" if data.mask_from_zeros else "every step"
@@ -143,16 +145,16 @@ def inspect_corpus(
                     "mask": "explicit" if m in split.masks else derived,
                     "hidden": count_hidden(split, m),
                     **({"named_by": _named_by(split)} if m == "text" else {}),
-                    **_modality(split.features[m], masks[m]),
+                    **_describe_modality(split.features[m], masks[m]),
                 }
                 for m in corpus.modalities
                 if m in masks
             },
-            **_aligned(masks, groups, len(split)),
+            **_describe_groups(masks, groups, len(split)),
             "lost": {m: of._asdict() for m, of in lost.items()},
             "without_any": count_without_any(masks),
             "labels": {
-                label: _labels(
+                label: _describe_label(
                     split.labels[:, k], None if train is None else train[:, k], header.label_kind
                 )
                 for k, label in enumerate(header.label_names)
@@ -169,7 +171,7 @@ def inspect_corpus(
             steps = int(_longest(report["splits"][name], members))
             of_step = sum(4 * max(facts[m]["width"], 1) + 1 for m in members if m in facts)
             report["memory"]["prepared"] += steps * of_step * len(split)
-        contents[name] = _contents(split, masks)
+        contents[name] = _digest_samples(split, masks)
         sizes[name] = {m: x for m, x in split.features.items() if x.ndim == 3}
         sizes[name] = {m: typical_sizes(x, masks[m]) for m, x in sizes[name].items()}
         ids[name], labels[name] = split.ids.tolist(), split.labels
@@ -207,18 +209,18 @@ def _named_by(split: Split) -> str | None:
     return "words" if split.words is not None and split.words.shape[1] == steps else None
 
 
-def _aligned(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[str, Any]:
+def _describe_groups(masks: dict[str, np.ndarray], groups: Groups, size: int) -> dict[str, Any]:
     """Describes the sequences of a split that move together; None stands for the undefined."""
     apart, found = np.zeros(size, bool), {}
     for group in groups:
         there = [masks[m] for m in group if m in masks]
         lengths = spans(union(there))[1] if there else np.zeros(0, int)
         apart |= begin_apart(there) if there else False
-        found[" + ".join(group)] = _summary(lengths[lengths > 0])
+        found[" + ".join(group)] = _summarize(lengths[lengths > 0])
     return {"begin_apart": int(apart.sum()), "aligned_spans": found}
 
 
-def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
+def _describe_modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
     are_tokens = x.ndim == 2
     x = x[..., None] if are_tokens else x
     size, steps, width = x.shape
@@ -243,8 +245,8 @@ def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
         "steps": steps,
         "absent": float((~here).mean()),
         "all_zero": float((zero & here).mean()),
-        "valid_steps": _summary(valid),
-        "span": _summary(span),
+        "valid_steps": _summarize(valid),
+        "span": _summarize(span),
         "leading_padding": _share(first > 0),
         "trailing_padding": _share(first + span < steps),
         "inner_holes": _share(valid < span),
@@ -257,7 +259,7 @@ def _modality(x: np.ndarray, mask: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _contents(split: Split, masks: dict[str, np.ndarray]) -> list[bytes | None]:
+def _digest_samples(split: Split, masks: dict[str, np.ndarray]) -> list[bytes | None]:
     """Returns a digest of each sample's valid steps; None for a sample without any."""
     digests = [hashlib.blake2b(digest_size=16) for _ in range(len(split))]
     empty = np.ones(len(split), bool)
@@ -269,7 +271,7 @@ def _contents(split: Split, masks: dict[str, np.ndarray]) -> list[bytes | None]:
     return [None if none else d.digest() for d, none in zip(digests, empty, strict=True)]
 
 
-def _summary(counts: np.ndarray) -> dict[str, float] | None:
+def _summarize(counts: np.ndarray) -> dict[str, float] | None:
     values = (counts.min(), np.median(counts), counts.mean(), counts.max()) if counts.size else ()
     return dict(zip(("min", "median", "mean", "max"), map(float, values), strict=False)) or None
 
@@ -278,7 +280,7 @@ def _share(rows: np.ndarray) -> float | None:
     return float(rows.mean()) if rows.size else None
 
 
-def _labels(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[str, Any]:
+def _describe_label(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[str, Any]:
     rounded = np.round(y)
     low, high = float(rounded.min()), float(rounded.max())
     bins = range(int(low), int(high) + 1) if high - low < _MOST_BINS else ()

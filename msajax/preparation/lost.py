@@ -34,19 +34,12 @@ _MOST_EMPTIED = 0.1
 
 
 class Lost(NamedTuple):
-    """Says what is lost of one modality of a split.
+    """Says what is lost of one modality of a split."""
 
-    Attributes:
-        steps: stored steps that are not zero, that nothing hid and that are not read.
-        samples: how many have such a step.
-        emptied: how many of these have no step that is read and not zero.
-        of: how many have a step that is read or lost.
-    """
-
-    steps: int
-    samples: int
-    emptied: int
-    of: int
+    steps: int  # stored steps that are not zero, that nothing hid and that are not read
+    samples: int  # counts those that have such a step
+    emptied: int  # counts those of them that have no step that is read and not zero
+    of: int  # counts those that have a step that is read or lost
 
     def is_refused(self, allowed: bool) -> bool:
         """Says whether training refuses the loss: more than a tenth of the samples are emptied."""
@@ -54,7 +47,7 @@ class Lost(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """The counts that stand among the repairs of a run."""
+        """Returns the counts that stand among the repairs of a run."""
         return {"lost_steps": self.steps, "emptied_samples": self.emptied}
 
     def describe(self, where: str, allowed: bool) -> str:
@@ -78,7 +71,6 @@ def count_lost(
     """Counts what is lost of modalities of a stored split that move as one.
 
     Args:
-        split: the stored samples.
         masks: the readable steps `[N, T]` of each modality.
         chosen: the result of `choose_steps` for these masks.
         truncates: says that longer sequences are cut. Then a sample that is longer than its table
@@ -113,10 +105,7 @@ def count_lost(
         if not np.count_nonzero(unread):
             continue  # features are looked at only where they may be lost
         for k, m in enumerate(chosen):
-            known, x = (nonzero or {}).get(m), split.features[m]
-            stored = nonzero_steps(x[rows]) if known is None else known[rows]
-            if x.ndim == 2:
-                stored = stored & (x[rows] != _PADDING)
+            stored = _stored_steps(split.features[m], rows, (nonzero or {}).get(m))
             unread[k] &= stored
             if np.count_nonzero(unread[k]):
                 lost.setdefault(m, np.zeros(len(split), int))[rows] = unread[k].sum(axis=1)
@@ -130,9 +119,7 @@ def count_lost(
     return found
 
 
-def count_among(
-    split: Split, modality: str, steps: np.ndarray, nonzero: np.ndarray | None = None
-) -> int:
+def count_among(split: Split, modality: str, steps: np.ndarray, nonzero: np.ndarray | None) -> int:
     """Counts the stored steps among some `[N, T]` that are not zero and that no mask hides."""
     if modality in split.masks and modality not in split.derived:
         steps = steps & split.masks[modality]
@@ -156,12 +143,17 @@ def _count_nonzero(
     count = 0
     for start in range(0, len(rows), _ROWS):
         part = rows[start : start + _ROWS]
-        x = split.features[modality]
-        stored = nonzero_steps(x[part]) if nonzero is None else nonzero[part]
-        if x.ndim == 2:
-            stored = stored & (x[part] != _PADDING)
+        stored = _stored_steps(split.features[modality], part, nonzero)
         count += int(np.count_nonzero(steps[part] & stored))
     return count
+
+
+def _stored_steps(
+    x: np.ndarray, rows: slice | np.ndarray, nonzero: np.ndarray | None
+) -> np.ndarray:
+    """Finds the steps `[n, T]` of some rows that are neither zero nor a file's padding."""
+    stored = nonzero_steps(x[rows]) if nonzero is None else nonzero[rows]
+    return stored & (x[rows] != _PADDING) if x.ndim == 2 else stored
 
 
 def count_in_full(
@@ -173,12 +165,8 @@ def count_in_full(
 ) -> dict[str, Lost]:
     """Counts what would be lost of a stored split if every sequence fitted its table.
 
-    Args:
-        split: the stored samples.
-        masks: the valid steps `[N, T]` of each modality.
-        groups: modalities that share their steps.
-        rows: the sizes of embedding tables, as far as they are known.
-        nonzero: the result of `nonzero_steps`.
+    `masks` are the valid steps `[N, T]` of each modality, `rows` the sizes of embedding tables, as
+    far as they are known, and `nonzero` the result of `nonzero_steps`.
     """
     found = {}
     for members in movers(masks, groups):
@@ -199,8 +187,7 @@ def nothing_read(split: Split, modality: str) -> dict[str, Lost]:
 def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> None:
     """Refuses a loss that leaves more than a tenth of the samples of a modality without it.
 
-    Raises:
-        UserError: naming the split, the modality and the samples, unless any loss is `allowed`.
+    Raises `UserError`, naming split, modality and samples, unless any loss is `allowed`.
     """
     for m, loss in lost.items():
         if loss.is_refused(allowed):
@@ -250,12 +237,12 @@ def describe_repairs(made: Counts, clip: float) -> str:
     The sentence lacks its full stop; it is "" if nothing was repaired. `clip` is the bound of
     standardised features.
     """
-    return _describe(made, _REPAIRS, clip)
+    return _by_modality(made, _REPAIRS, clip)
 
 
 def describe_losses(made: Counts) -> str:
     """Says what is not read, as `describe_repairs` says what was repaired; "" if all is."""
-    return _describe(made, _LOSSES, 0)
+    return _by_modality(made, _LOSSES, 0)
 
 
 def describe_reading(made: Mapping[str, int]) -> str:
@@ -292,7 +279,7 @@ def describe_empty(split: str, empty: int, size: int) -> str:
     )
 
 
-def _describe(made: Counts, phrases: Mapping[str, str], clip: float) -> str:
+def _by_modality(made: Counts, phrases: Mapping[str, str], clip: float) -> str:
     found = {m: _clauses(counts, phrases, clip) for m, counts in made.items()}
     return "; ".join(f"{m}: {told}" for m, told in found.items() if told)
 

@@ -41,20 +41,13 @@ _ORDER = {
 
 
 class TextSource(NamedTuple):
-    """Says how the text of a split becomes pieces of an encoder.
-
-    Attributes:
-        tokenizer: the content of its tokenizer.json; "" without one.
-        kind: what the model is trained on: words (step by step), raw_text or ids.
-        pool: model.text_pool.
-        mask_from_zeros: whether padding is found where a file has no mask of its token ids.
-    """
+    """Says how the text of a split becomes pieces of an encoder."""
 
     architecture: Architecture
-    tokenizer: str
-    kind: str
-    pool: str
-    mask_from_zeros: bool
+    tokenizer: str  # the content of its tokenizer.json; "" without one
+    kind: str  # names what the model is trained on: words (step by step), raw_text or ids
+    pool: str  # model.text_pool
+    mask_from_zeros: bool  # finds padding where a file has no mask of its token ids
 
 
 def read_pieces(split: Split, source: TextSource) -> tuple[Split, dict[str, int]]:
@@ -72,12 +65,7 @@ def read_pieces(split: Split, source: TextSource) -> tuple[Split, dict[str, int]
     """
     features = {m: x for m, x in split.features.items() if m != TEXT}
     masks = {m: mask for m, mask in split.masks.items() if m != TEXT}
-    there = {
-        "words": split.words is not None,
-        "raw_text": split.raw_text is not None,
-        "ids": has_ids(split),
-    }
-    kind = next((kind for kind in _ORDER[source.kind] if there[kind]), "")
+    kind = _first_kind(split, *_ORDER[source.kind])
     counts = {}
     if kind:
         pieces = _stored(split, source) if kind == "ids" else _cut(split, source, kind)
@@ -93,6 +81,13 @@ def read_pieces(split: Split, source: TextSource) -> tuple[Split, dict[str, int]
     derived = split.derived - {TEXT}
     read = dataclasses.replace(split, features=features, masks=masks, derived=derived)
     return read, counts
+
+
+def _first_kind(split: Split, *kinds: str) -> str:
+    """Returns the first kind of text that a split has, or ""."""
+    there = {"words": split.words is not None, "raw_text": split.raw_text is not None}
+    there["ids"] = has_ids(split)
+    return next((kind for kind in kinds if there[kind]), "")
 
 
 def has_ids(split: Split) -> bool:
@@ -159,37 +154,23 @@ def _require_rows(split: Split, pieces: Pieces, architecture: Architecture) -> N
 
 
 class Sizes(NamedTuple):
-    """Says how long sequences may be after preparation.
+    """Says how long sequences may be after preparation."""
 
-    Attributes:
-        pieces: P, special ones included.
-        steps: steps of the modalities that move with the text; P where they move to its pieces.
-        positions: the most pieces that the encoder takes.
-        truncate: error, first, last or uniform.
-    """
-
-    pieces: int
-    steps: int
-    positions: int
-    truncate: str
+    pieces: int  # P, special ones included
+    steps: int  # steps of the modalities that move with the text; P where they move to its pieces
+    positions: int  # the most pieces that the encoder takes
+    truncate: str  # error, first, last or uniform
 
 
 class Moved(NamedTuple):
-    """Says what is read of a text and of the modalities that share the steps of its words.
+    """Says what is read of a text and of the modalities that share the steps of its words."""
 
-    Attributes:
-        split: with the prepared steps of words as the steps of pieces, where these are pooled.
-        chosen: by modality, which stored piece or step each prepared one reads, and which are
-            valid.
-        cut_pieces: how many pieces are left out because a sequence is too long.
-        cut: `[N, T]` or `[N, 1]`, stored steps of the other modalities that are left out with them.
-        wordless: likewise, those that no piece reads because they are at no word.
-    """
-
-    split: Split
-    chosen: Chosen
-    cut_pieces: int
+    split: Split  # has the prepared steps of words as the steps of pieces, where these are pooled
+    chosen: Chosen  # `{modality: (the stored piece or step of each prepared one, which are valid)}`
+    cut_pieces: int  # counts the pieces that are left out because a sequence is too long
+    # `[N, T]` or `[N, 1]`, stored steps of the other modalities that are left out with them
     cut: np.ndarray
+    # `[N, T]` or `[N, 1]`, those that no piece reads because they are at no word
     wordless: np.ndarray
 
 
@@ -197,10 +178,9 @@ def move(split: Split, masks: Mapping[str, np.ndarray], pool: str, sizes: Sizes)
     """Chooses the pieces of a text, and the steps of the modalities that move with it.
 
     Args:
-        split: what `read_pieces` returns.
+        split: the result of `read_pieces`.
         masks: the readable steps `[N, T]` of what moves as one; text has its pieces, `[N, S]`.
         pool: model.text_pool.
-        sizes: how long sequences may be.
 
     Raises:
         UserError: for a sequence that is too long unless truncation is on, and for modalities
@@ -318,8 +298,7 @@ def choose_pieces(
 
     Args:
         mask: `[N, S]`, the pieces that there are.
-        special: `[N, S]`, which of them are special.
-        sizes: how long sequences may be.
+        special: `[N, S]`, the special ones.
         ids: `[N]`, names of samples, for messages.
         closed: `[N]`, samples in which gaps between pieces are closed.
 
@@ -394,22 +373,12 @@ def find_source(
 ) -> TextSource:
     """Decides what the text of a pretrained encoder is made of.
 
-    Raises:
-        UserError: if train has nothing that the encoder could read, or no words where they are
-            pooled; if the tokenizer is missing, cannot be read, or has more pieces than the encoder
-            has embeddings.
+    Raises `UserError` if train has nothing that the encoder could read, or no words where they are
+    pooled; if the tokenizer is missing, cannot be read, or has more pieces than the encoder has
+    embeddings.
     """
-    if data.text == "ids" and not has_ids(train):
-        raise UserError(f"data.text = ids: {path} has no token ids as text in train.")
-    if data.text == "ids":
-        kind = "ids"
-    elif train.words is not None:
-        kind = "words"
-    elif train.raw_text is not None:
-        kind = "raw_text"
-    elif has_ids(train):
-        kind = "ids"
-    else:
+    kind = _first_kind(train, *(("ids",) if data.text == "ids" else _ORDER["words"]))
+    if not kind:
         raise UserError(
             f"{path} has neither transcripts (train/raw_text) nor words or token ids that "
             "model.text_encoder could read."
@@ -442,12 +411,11 @@ def named(modality: str, folder: str) -> str:
 
 
 def require_fit(encoder: Encoder, max_len: int) -> None:
-    """Refuses a tokenizer that does not fit its encoder.
+    """Raises `UserError` for a tokenizer that does not fit its encoder.
 
-    Raises:
-        UserError: if the tokenizer has more pieces than the encoder has embeddings, or adds so many
-            special ones that no other fits beside them in a transcript of `max_len` pieces, or, if
-            that is 0, of as many as the encoder takes.
+    It has more pieces than the encoder has embeddings, or adds so many special ones that no other
+    fits beside them in a transcript of `max_len` pieces, or, if that is 0, of as many as the
+    encoder takes.
     """
     architecture = encoder.architecture
     where = f"{named(TEXT, encoder.path)}: its tokenizer"
@@ -481,7 +449,7 @@ def prepared_lengths(
         masks: the readable steps `[N, T]` of each modality; text has its pieces, `[N, S]`.
         moving: the modalities that move as one, as `movers` returns them.
         model: `max_len` counts, in place of the longest sequences.
-        text: how pieces are made; None without a pretrained encoder.
+        text: tells how pieces are made; None without a pretrained encoder.
     """
     lengths: dict[str, int] = {}
     text_steps = 0
@@ -505,9 +473,7 @@ def prepared_lengths(
         most = text.architecture.positions
         if model.max_len > most:
             logger.warning(
-                "model.max_len = %d: the text encoder takes %d pieces at most.",
-                model.max_len,
-                most,
+                "model.max_len = %d: the text encoder takes %d pieces at most.", model.max_len, most
             )
         lengths |= {m: model.max_len or steps for m, steps in found.items()}
         text_steps = pooled and (model.max_len or pooled)

@@ -22,34 +22,25 @@ _ROWS = 64  # samples looked at together
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Stands for the steps of stored waveforms: `steps[rows]` is an array of them.
+    """Stands for the steps of stored waveforms: `steps[rows]` is an array of them."""
 
-    Attributes:
-        stored: `[N, S, 1]`, as the corpus has it, on disk or in memory.
-        mask: `[N, S]` bool, or None: which samples count.
-        first: `[N]`, the first sample of each row that is read.
-        lengths: `[N]`, how many are read from there on.
-        hop: samples of a step.
-        length: steps of the longest row.
-    """
-
-    stored: np.ndarray
-    mask: np.ndarray | None
-    first: np.ndarray
-    lengths: np.ndarray
-    hop: int
-    length: int
+    stored: np.ndarray  # `[N, S, 1]`, as the corpus has it, on disk or in memory
+    mask: np.ndarray | None  # `[N, S]` bool, True for samples that count; None if all do
+    first: np.ndarray  # `[N]`, the first sample of each row that is read
+    lengths: np.ndarray  # `[N]`, the number of samples that are read from there on
+    hop: int  # samples of a step
+    length: int  # steps of the longest row
 
     ndim = 3
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(N, T, hop + 1)."""
+        """Returns (N, T, hop + 1)."""
         return len(self.first), self.length, self.hop + 1
 
     @property
     def dtype(self) -> np.dtype:
-        """float32."""
+        """Returns float32."""
         return np.dtype(np.float32)
 
     def __len__(self) -> int:
@@ -78,12 +69,9 @@ def read_waveforms(
     """Makes steps of the waveforms of a split.
 
     A waveform is read from its first to its last sample that its mask, or where there is none a
-    number that is not zero, says is there; holes between are silence.
-
-    Args:
-        split: as it is stored.
-        architectures: by modality; one that the split lacks is passed over.
-        mask_from_zeros: whether padding is found where a file has no mask.
+    number that is not zero, says is there; holes between are silence. Padding is found of a file
+    without masks if `mask_from_zeros`. A modality of `architectures` that the split lacks is passed
+    over.
 
     Returns:
         The split with steps, and by modality counts by kind: samples that are not zero and that the
@@ -136,11 +124,10 @@ def require_waveform(where: str, modality: str, shape: Collection[int]) -> None:
         )
 
 
-def require_fit(split: Split, mask: np.ndarray, modality: str, length: int) -> None:
+def refuse_single_steps(split: Split, mask: np.ndarray, modality: str, length: int) -> None:
     """Refuses sound that is longer than a model's steps where it would be cut to single ones.
 
-    Raises:
-        UserError: for steps `[N, T]` of a modality, of which a row has more than `length`.
+    Raises `UserError` for steps `[N, T]` of a modality, of which a row has more than `length`.
     """
     _, lengths = spans(mask)
     if (lengths > length).any():

@@ -42,12 +42,11 @@ def build_vocabulary(texts: Iterable[str], min_count: int) -> tuple[str, ...]:
 def embed(texts: Sequence[str], glove_path: str) -> tuple[np.ndarray, np.ndarray, float]:
     """Makes features of N transcripts: the vectors of their words, from a file of word vectors.
 
+    Raises `UserError` if the file cannot be read.
+
     Returns:
         Features `[N, T, d]` float32, zeros for a word without a vector; their mask `[N, T]`, true
         for every word; and the share of words without a vector, 0 without words.
-
-    Raises:
-        UserError: if the file cannot be read.
     """
     words = (PADDING, UNKNOWN, *sorted({word for text in texts for word in tokenize(text)}))
     vectors = read_glove(glove_path, words[2:])

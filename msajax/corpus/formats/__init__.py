@@ -22,21 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 class Format(NamedTuple):
-    """Describes a format that can be read.
+    """Describes a format that can be read."""
 
-    Attributes:
-        what: names a corpus of this format, in a message.
-        why: says by what a path was recognised, in a message.
-        matches: says whether a path has the format, by its content.
-        open: opens a path that has the format.
-        pickled: whether `matches` and `open` take a `Pickled` instead of a path. A pickle is read
-            once before its format is known, because it has no index to look into.
-    """
-
-    what: str
-    why: str
-    matches: Callable[[Any], bool]
+    what: str  # names a corpus of this format, in a message
+    why: str  # says by what a path was recognised, in a message
+    matches: Callable[[Any], bool]  # says whether a path has the format, by its content
     open: Callable[[Any, DataConfig], Corpus]
+    # Says that `matches` and `open` take a `Pickled` instead of a path. A pickle is read once
+    # before its format is known, because it has no index to look into.
     pickled: bool = False
 
 
@@ -101,8 +94,8 @@ def open_corpus(path: str | os.PathLike, data: DataConfig | None = None) -> Corp
 
     Args:
         path: a file or a folder, or "synthetic" for the embedded corpus.
-        data: which format to insist on, what some formats need beside the path, and which fold of
-            a cross-validation takes the place of the splits.
+        data: says which format to insist on, what some formats need beside the path, and which fold
+            of a cross-validation takes the place of the splits.
 
     Raises:
         UserError: saying what is wrong with the path or the file.
@@ -129,14 +122,10 @@ def open_own_or_fold(path: str, data: DataConfig) -> Corpus:
 
 
 def save(corpus: Corpus, output: str) -> None:
-    """Writes a corpus, whole or not at all: as a native archive, or as a new mapped folder.
+    """Writes a corpus, whole or not at all; raises `UserError` if it cannot be written.
 
-    Args:
-        corpus: opened, or made in memory.
-        output: an archive, if it ends in .npz, which is replaced if it is there; else a folder.
-
-    Raises:
-        UserError: if it cannot be written.
+    An output that ends in .npz is a native archive, and replaced if it is there; else it is a new
+    mapped folder.
     """
     # Under a temporary name first: a fixed one may be a file of the user's, or the corpus itself.
     parent = os.path.dirname(output) or "."

@@ -19,6 +19,7 @@ Splits are train, valid and test. Each modality that is not aligned may have its
 and `aligned` exist so that `convert` keeps what other formats say.
 """
 
+import contextlib
 import dataclasses
 import json
 import lzma
@@ -26,8 +27,8 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable
-from typing import Any, BinaryIO, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from msajax.corpus.corpus import (
     Source,
     Split,
     SplitHeader,
+    are_characters,
     count_transcripts,
 )
 from msajax.corpus.labels import read_labels, require_names
@@ -67,24 +69,9 @@ DAMAGED = (*_BROKEN, RuntimeError, ValueError)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}")
 TIMES = "_times"  # how the names of the times of a modality end
 _LABELS_ELSEWHERE = ("labels", "regression_labels")  # as other formats call them
-RESERVED = {
-    "id",
-    "label",
-    "raw_text",
-    WORDS,
-    SEGMENTS,
-    PIECES,
-    ORIGIN,
-    *_LABELS_ELSEWHERE,
-}  # for no modality
+_BESIDE_MODALITIES = (*_EXTRAS, *_BESIDE_TEXT)
+RESERVED = {*_BESIDE_MODALITIES, *_LABELS_ELSEWHERE}  # no modality is called so
 _CHUNK = 1 << 20
-
-
-class Hash(Protocol):
-    """Stands for the type of `hashlib.sha256()`."""
-
-    def update(self, data: bytes, /) -> None:
-        """Adds bytes to the digest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +88,21 @@ def reason(error: Exception) -> str:
     return " ".join(str(error).split())[:100].rstrip(".") or type(error).__name__
 
 
+@contextlib.contextmanager
+def in_one_sentence(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turns errors of some kinds into a `UserError` that says what is wrong, and the reason."""
+    try:
+        yield
+    except UserError:
+        raise
+    except kinds as error:
+        raise UserError(f"{what}: {reason(error)}.") from error
+
+
 def array_name(path: str, member: str) -> str:
     """Returns the name of an array, `train/text` for the member `train/text.npy`.
 
-    Raises:
-        UserError: for a name that the format does not know.
+    Raises `UserError` for a name that the format does not know.
     """
     name = member.removesuffix(".npy")
     split, _, array = name.partition("/")
@@ -125,9 +122,7 @@ def array_name(path: str, member: str) -> str:
     return name
 
 
-def check_array(
-    path: str, file: BinaryIO, size: int, name: str, digest: Hash | None
-) -> ArrayHeader:
+def check_array(path: str, file: BinaryIO, size: int, name: str, digest: Any) -> ArrayHeader:
     """Reads a `.npy` header, checks it against the stored size, and adds the content to a digest.
 
     The digest covers arrays and not the file, so that a renamed or recompressed copy is the same
@@ -135,10 +130,10 @@ def check_array(
 
     Args:
         path: the file or folder, for messages.
-        file: where the array begins.
+        file: stands where the array begins.
         size: stored bytes, header included.
-        name: the array, as digest and messages name it.
-        digest: updated with header and content; None leaves the content unread.
+        digest: one of `hashlib`, to which header and content are added under the array's name;
+            None leaves the content unread.
 
     Raises:
         UserError: for an array that is damaged, or that only a pickle could hold.
@@ -186,8 +181,7 @@ def check_array(
 
 def check_characters(path: str, name: str, block: bytes, byteorder: str) -> None:
     """Refuses code points that Python could not write as UTF-8 later."""
-    codes = np.frombuffer(block, np.dtype(np.uint32).newbyteorder(byteorder))
-    if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
+    if not are_characters(block, byteorder):
         raise UserError(f"{path}: array {name!r} holds characters that Unicode does not have.")
 
 
@@ -202,8 +196,7 @@ def make_corpus(
     """Makes a corpus of named arrays, which are read when a split is asked for.
 
     Args:
-        source: what the corpus is made of, but for its embeddings.
-        digest: SHA-256 of the content.
+        source: lacks the embeddings and the manifest, which arrays hold.
         arrays: every array's header.
         small: the arrays that `SMALL` names.
         load: reads an array by name; an error of `DAMAGED` that it raises becomes one sentence.
@@ -211,6 +204,7 @@ def make_corpus(
     Raises:
         UserError: for wrong names, types, shapes or labels.
     """
+    # What is of the corpus as a whole, then a header for each split.
     path = source.path
     if (stored := small.get(EMBEDDING)) is not None:
         texts = stored.tolist() if stored.dtype.kind == "U" and stored.ndim == 1 else [""]
@@ -228,16 +222,14 @@ def make_corpus(
         )
 
     def read(split: str) -> Split:
-        header, others = (
-            headers[split],
-            ("id", "label", "raw_text", WORDS, SEGMENTS, PIECES, ORIGIN),
-        )
+        header = headers[split]
         try:
             features = {m: load(f"{split}/{m}") for m in header.shapes}
             features = {m: x.reshape(_shape_in_steps(x)) for m, x in features.items()}
             masks = {m: load(f"{split}/{m}_mask") for m in header.masked}
             masks = {m: mask.reshape(features[m].shape[:2]) for m, mask in masks.items()}
-            found = {n: load(f"{split}/{n}") for n in others if f"{split}/{n}" in arrays}
+            names = [n for n in _BESIDE_MODALITIES if f"{split}/{n}" in arrays]
+            found = {n: load(f"{split}/{n}") for n in names}
             timed = [n for n in arrays if n.startswith(f"{split}/") and n.endswith(TIMES)]
             times = {n.partition("/")[2].removesuffix(TIMES): load(n) for n in timed}
             if (labels := found.get("label")) is not None:
@@ -294,18 +286,22 @@ def _split_header(
         raise UserError(f"{path}: split {split!r} has no ids ({split}/id is missing).")
     masks = {n for n in found if n.endswith("_mask")}
     times = {n for n in found if n.endswith(TIMES)}
-    modalities = [n for n in found if n not in {*_EXTRAS, *_BESIDE_TEXT, *masks, *times}]
+    modalities = [n for n in found if n not in {*_BESIDE_MODALITIES, *masks, *times}]
     shapes = {m: _shape_in_steps(found[m]) for m in modalities}
     size = found["id"].shape[0] if found["id"].shape else 0
+
+    # What is of a sample, and features: types and axes.
+    def misfit(name: str, expected: str) -> UserError:
+        header = found[name]
+        where = f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}"
+        return UserError(f"{where}; expected {expected}.")
 
     for name in sorted(_EXTRAS.keys() & found.keys()):
         kinds, axes, expected = _EXTRAS[name]
         dtype, shape = found[name].dtype, found[name].shape
         fits = dtype.kind in kinds and dtype.itemsize > 0 and len(shape) in axes
         if not fits or (name == WORDS and 0 in shape):
-            raise UserError(
-                f"{path}: {split}/{name} is {dtype} of shape {shape}; expected {expected}."
-            )
+            raise misfit(name, expected)
     for m, shape in shapes.items():
         if m.lower() in _LABELS_ELSEWHERE:
             raise UserError(
@@ -315,25 +311,21 @@ def _split_header(
         dtype = found[m].dtype
         is_tokens = dtype.kind in "iu" and len(shape) == 2
         if not is_tokens and (dtype.kind not in "fiu" or len(shape) != 3):
-            raise UserError(
-                f"{path}: {split}/{m} is {dtype} of shape {found[m].shape}; "
-                "expected numbers of shape (N, T, d) or (N, d), or token ids: whole numbers (N, T)."
-            )
+            expected = "numbers of shape (N, T, d) or (N, d), or token ids: whole numbers (N, T)"
+            raise misfit(m, expected)
         if 0 in shape[1:] and not is_tokens:
             raise UserError(
                 f"{path}: {split}/{m} has {shape[1]} steps of {shape[2]} features; both must be 1 "
                 "or more."
             )
+    # What goes with a modality step by step: masks, times, and what stands beside text.
     for name in sorted(masks):
         m = name.removesuffix("_mask")
         if m not in shapes:
             raise UserError(f"{path}: {split}/{name} masks no modality of that split.")
         header, wanted = found[name], shapes[m][:2]
         if header.dtype != np.bool_ or wanted not in (header.shape, (*header.shape, 1)):
-            raise UserError(
-                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; "
-                f"expected bool of shape {wanted}."
-            )
+            raise misfit(name, f"bool of shape {wanted}")
     words = found[WORDS].shape if WORDS in found else None
     steps_of = {f"{m}{TIMES}": (*shape[:2], 2) for m, shape in shapes.items()}
     steps_of |= {f"text{TIMES}": (*words, 2), ORIGIN: words} if words else {}
@@ -342,10 +334,8 @@ def _split_header(
             raise UserError(f"{path}: {split}/{name} is of no modality, or words, of that split.")
         header, kind = found[name], "i" if name == ORIGIN else "f"
         if header.dtype.kind != kind or header.shape != steps_of[name]:
-            raise UserError(
-                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected "
-                f"{'whole' if kind == 'i' else 'real'} numbers of shape {steps_of[name]}."
-            )
+            numbers = "whole numbers" if kind == "i" else "real numbers"
+            raise misfit(name, f"{numbers} of shape {steps_of[name]}")
     for name, (kinds, axes, kind_of_text, expected) in _BESIDE_TEXT.items():
         if name not in found:
             continue
@@ -355,10 +345,8 @@ def _split_header(
                 f"{path}: {split}/{name} is there, but {split}/text is no {kind_of_text}."
             )
         if header.dtype.kind not in kinds or header.shape != steps[:2]:
-            raise UserError(
-                f"{path}: {split}/{name} is {header.dtype} of shape {header.shape}; expected "
-                f"{expected} of shape {steps[:2]}."
-            )
+            raise misfit(name, f"{expected} of shape {steps[:2]}")
+    # Every array has a row for each sample.
     for name, header in found.items():
         if header.shape[0] != size:
             raise UserError(

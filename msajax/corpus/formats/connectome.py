@@ -18,7 +18,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,24 +46,15 @@ _EQUAL = 1e-5  # of the largest number of a matrix: what rounding leaves of symm
 _RECORDING = re.compile(r"(.+?)(?:\$_\$.*|\[[^\[\]]*\])", re.DOTALL)
 
 
-class _Sample(NamedTuple):
-    """Holds a row of `samples.csv`.
-
-    Attributes:
-        id: unique in the table.
-        label: as it stands there; "" if it is unknown.
-        age: years.
-        gender: 0 or 1.
-        path: where the matrices are.
-        split: train, valid or test; "" if the table has no such column.
-    """
+class _Connectome(NamedTuple):
+    """Holds a row of `samples.csv`."""
 
     id: str
-    label: str
-    age: float
-    gender: float
-    path: str
-    split: str
+    label: str  # the text in the table; "" if it is unknown
+    age: float  # years
+    gender: float  # 0 or 1
+    path: str  # the file of the matrices
+    split: str  # train, valid or test; "" if the table has no such column
 
 
 def matches(path: str) -> bool:
@@ -76,23 +67,23 @@ def open_connectome(path: str, data: DataConfig) -> Corpus:
 
     The digest covers what the tables say, the splits and the content of the matrices.
 
-    Args:
-        path: the folder.
-        data: `split_seed`, for tables without splits, whose people are dealt at random;
-            `allow_loss`, for matrices that are not symmetric.
+    Of `data`, `split_seed` counts for tables without splits, whose people are dealt at random, and
+    `allow_loss` for matrices that are not symmetric.
 
     Raises:
-        UserError: for tables that cannot be read, edges that make no band, an id or a file that is
-            there twice, an age, a gender, a split or a file that is none, labels that are neither
-            numbers nor names, too few people to split, and matrices that are damaged, of another
-            shape, not finite or not symmetric.
+        UserError: for tables that cannot be read or hold a value that is not of its kind or there
+            twice, too few people to split, and matrices that are damaged, of another shape, not
+            finite or not symmetric.
     """
+    # What the tables say, which is small and stays.
     table, bands = os.path.join(path, _SAMPLES), os.path.join(path, _BANDS)
     edges, samples = _read_bands(path), _with_people(table, _read_samples(path))
-    labels, names = _labels(table, samples)
+    labels, names = _read_labels(table, samples)
     rows_of = _rows_of_splits(table, samples, data)
     said = [edges.tolist(), [sample[:4] for sample in samples], rows_of]
     digest = hashlib.sha256(json.dumps(said).encode())
+
+    # Every matrix, which is checked and left on disk.
     channels, one_sided = 0, 0
     for sample in samples:
         header = _checked_header(sample, len(edges), bands, digest)
@@ -108,6 +99,8 @@ def open_connectome(path: str, data: DataConfig) -> Corpus:
             "%s: %d matrices are not symmetric: only what lies above their diagonals is read.",
             *(path, one_sided),
         )
+
+    # The splits, whose tokens are made when they are asked for.
     ids = np.array([sample.id for sample in samples])
     headers = {}
     width = DEMOGRAPHICS + channels * (channels - 1) // 2
@@ -133,7 +126,7 @@ def open_connectome(path: str, data: DataConfig) -> Corpus:
         tokens[..., :2] = edges
         for row, k in zip(tokens, rows, strict=True):
             row[:, 2], row[:, 3] = samples[k].age, samples[k].gender
-            matrices = _mapped(samples[k].path)
+            matrices = _map_matrices(samples[k].path)
             above = np.triu_indices(matrices.shape[-1], 1)
             if len(matrices) != len(edges) or len(above[0]) != width - DEMOGRAPHICS:
                 raise UserError(f"{samples[k].path} changed while in use.")
@@ -163,7 +156,7 @@ def _read_bands(folder: str) -> np.ndarray:
     """Reads the edges of the frequency bands in Hz, `[F, 2]` float64."""
     path = os.path.join(folder, _BANDS)
     rows = _read_table(path, _EDGES)
-    edges = np.array([[_number(row[name]) for name in _EDGES] for row in rows])
+    edges = np.array([[_as_float(row[name]) for name in _EDGES] for row in rows])
     low, high = edges.T
     bad = ~((low >= 0) & (low < high) & (high < np.inf))
     if bad.any():
@@ -176,7 +169,7 @@ def _read_bands(folder: str) -> np.ndarray:
     return edges
 
 
-def _read_samples(folder: str) -> list[_Sample]:
+def _read_samples(folder: str) -> list[_Connectome]:
     """Reads and checks the rows of `samples.csv`: each has an id and a file of its own."""
     path = os.path.join(folder, _SAMPLES)
     rows = _read_table(path, _COLUMNS)
@@ -185,9 +178,10 @@ def _read_samples(folder: str) -> list[_Sample]:
         raise UserError(f"{path}: {times} rows have the id {printable(value)!r}.")
     # Those that most rows have, so that what is refused is the odd row.
     genders = max(_GENDERS, key=lambda known: sum(row["gender"].lower() in known for row in rows))
+    # Each value by itself, then the file, which no other row may have.
     samples, id_of_file = [], {}
     for row in rows:
-        age, split, where = _number(row["age"]), row.get("split"), f"{path}: {row['id'][:100]!r}"
+        age, split, where = _as_float(row["age"]), row.get("split"), f"{path}: {row['id'][:100]!r}"
         if not row["id"] or not row["id"].isprintable():
             raise UserError(f"{path}: {row['id'][:100]!r} is no id: give each row one to print.")
         if not 0 <= age <= _OLDEST:
@@ -222,7 +216,7 @@ def _read_samples(folder: str) -> list[_Sample]:
                 f"{first[:100]!r}, too; expected a file of its own for each row."
             )
         split = SPLIT_NAMES[split] if split is not None else ""
-        samples.append(_Sample(row["id"], row["label"], age, gender, file, split))
+        samples.append(_Connectome(row["id"], row["label"], age, gender, file, split))
     return samples
 
 
@@ -258,7 +252,7 @@ def _read_table(path: str, columns: Sequence[str]) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _number(text: str) -> float:
+def _as_float(text: str) -> float:
     """Returns the number that a text is; NaN if it is none."""
     try:
         return float(text)
@@ -269,7 +263,7 @@ def _number(text: str) -> float:
 # --- people and splits ---
 
 
-def _with_people(table: str, samples: list[_Sample]) -> list[_Sample]:
+def _with_people(table: str, samples: list[_Connectome]) -> list[_Connectome]:
     """Renames samples so that `video_of` an id is the person, and of no others.
 
     Recordings of one person are named `person[…]` or `person$_$…`. Elsewhere ids like `sub_01` are
@@ -289,13 +283,13 @@ def _with_people(table: str, samples: list[_Sample]) -> list[_Sample]:
     return found
 
 
-def _person(sample: _Sample) -> str:
+def _person(sample: _Connectome) -> str:
     found = _RECORDING.fullmatch(sample.id)
     return found[1] if found else sample.id
 
 
 def _rows_of_splits(
-    table: str, samples: Sequence[_Sample], data: DataConfig
+    table: str, samples: Sequence[_Connectome], data: DataConfig
 ) -> dict[str, list[int]]:
     """Returns the rows of each split: as the table says, or by person at random."""
     split_of = [sample.split for sample in samples]
@@ -323,8 +317,8 @@ def _rows_of_splits(
 # --- labels ---
 
 
-def _labels(
-    table: str, samples: Sequence[_Sample]
+def _read_labels(
+    table: str, samples: Sequence[_Connectome]
 ) -> tuple[list[float | int | None], tuple[str, ...]]:
     """Reads the labels of all samples: numbers as they are, names by their place among all sorted.
 
@@ -365,19 +359,12 @@ def _as_number(text: str) -> float | int | None:
 # --- matrices ---
 
 
-def _checked_header(
-    sample: _Sample, bands: int, table: str, digest: arrays.Hash
-) -> arrays.ArrayHeader:
+def _checked_header(sample: _Connectome, bands: int, table: str, digest: Any) -> arrays.ArrayHeader:
     """Checks the shape and type of a file, and adds its content to the digest."""
-    try:
+    with arrays.in_one_sentence(f"{sample.path} is damaged or no .npy file", *arrays.DAMAGED):
         with open(sample.path, "rb") as file:
             size = os.path.getsize(sample.path)
             header = arrays.check_array(sample.path, file, size, sample.id, digest)
-    except UserError:
-        raise
-    except arrays.DAMAGED as error:
-        reason = arrays.reason(error)
-        raise UserError(f"{sample.path} is damaged or no .npy file: {reason}.") from error
     shape = header.shape
     square = len(shape) == 3 and shape[1] == shape[2] >= 2
     if header.dtype.kind not in "fiu" or not square or shape[0] != bands:
@@ -390,7 +377,7 @@ def _checked_header(
 
 def _count_one_sided(path: str, allowed: bool) -> int:
     """Counts matrices of a file that are not symmetric; one of zeros below counts as symmetric."""
-    matrices = np.asarray(_mapped(path), np.float64)
+    matrices = np.asarray(_map_matrices(path), np.float64)
     above = np.triu_indices(matrices.shape[1], 1)
     upper, lower = matrices[:, *above], matrices.swapaxes(1, 2)[:, *above]
     bad = np.argwhere(~is_finite(upper))
@@ -413,10 +400,7 @@ def _count_one_sided(path: str, allowed: bool) -> int:
     return int(differs.sum())
 
 
-def _mapped(path: str) -> np.ndarray:
+def _map_matrices(path: str) -> np.ndarray:
     """Maps the matrices of a file, which have been checked, into memory."""
-    try:
+    with arrays.in_one_sentence(f"{path} changed or went bad while in use", *arrays.DAMAGED):
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except arrays.DAMAGED as error:
-        reason = arrays.reason(error)
-        raise UserError(f"{path} changed or went bad while in use: {reason}.") from error

@@ -72,45 +72,29 @@ _MOSEI_LABELS = ("sentiment", "happy", "sad", "anger", "surprise", "disgust", "f
 
 
 class _Files(NamedTuple):
-    """Holds the files of a folder by what they are.
+    """Holds the files of a folder by what they are."""
 
-    Attributes:
-        path: the folder.
-        labels: numbers, a row per segment.
-        words: bytes, a row per word or pause; None without.
-        modalities: numbers, by the name of the modality.
-        folds_file: path of the JSON file, or None.
-    """
-
-    path: str
-    labels: ComputationalSequence
-    words: ComputationalSequence | None
-    modalities: dict[str, ComputationalSequence]
+    path: str  # the folder
+    labels: ComputationalSequence  # numbers, a row per segment
+    words: ComputationalSequence | None  # bytes, a row per word or pause
+    modalities: dict[str, ComputationalSequence]  # numbers, by the name of the modality
     folds_file: str | None
 
     @property
     def sequences(self) -> dict[str, ComputationalSequence]:
-        """The files that are used, by name: labels, words, then the modalities."""
+        """Returns the files that are used, by name: labels, words, then the modalities."""
         words = {"words": self.words} if self.words else {}
         return {"labels": self.labels, **words, **self.modalities}
 
 
 class _Steps(NamedTuple):
-    """Holds the S steps of one video's N segments, segment by segment in time order.
+    """Holds the S steps of one video's N segments, segment by segment in time order."""
 
-    Attributes:
-        labels: `[N, K]` float64.
-        segment: `[S]`, which of the N segments a step belongs to.
-        column: `[S]`, its place there.
-        intervals: `[S, 2]` seconds.
-        words: S words; None for a segment as a whole.
-    """
-
-    labels: np.ndarray
-    segment: np.ndarray
-    column: np.ndarray
-    intervals: np.ndarray
-    words: list[str | None]
+    labels: np.ndarray  # `[N, K]` float64
+    segment: np.ndarray  # `[S]`, the number of the segment that a step belongs to
+    column: np.ndarray  # `[S]`, its place there
+    intervals: np.ndarray  # `[S, 2]` seconds
+    words: list[str | None]  # S words; None for a segment as a whole
 
 
 def matches(path: str | os.PathLike) -> bool:
@@ -126,14 +110,14 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     the folds, the shift and the word vectors.
 
     Args:
-        folder: holds the `.csd` files, and at most one `.json` file with folds.
-        data: `glove_path`, word vectors for the modality text; without them the words are
-            transcripts alone. `word_shift`; rows of other sequences are averaged
-            over the word's own interval in any case. `split_seed`, for a corpus without folds.
+        data: `glove_path` names word vectors for the modality text, without which the words are
+            transcripts alone; `word_shift` moves words, but not the intervals over which rows of
+            other sequences are averaged; `split_seed` counts for a corpus without folds.
 
     Raises:
         UserError: for a folder whose files do not make a corpus, and for files that are damaged.
     """
+    # The labelled segments come first: they say which splits there are.
     path = os.fspath(folder)
     files = _sort_out(path)
     segments, clipped = _read_segments(files.labels)
@@ -157,6 +141,8 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
             f"{path}: none of {spoken} words lies in a labelled segment with "
             f"data.word_shift = {word_shift:g} s."
         )
+
+    # What was found, and what does not fit together.
     parts = files.sequences
     logger.info("%s: %s.", path, ", ".join(f"{name} from {s.name!r}" for name, s in parts.items()))
     for name, sequence in parts.items():
@@ -188,9 +174,12 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     if not widths and files.words is None:
         raise UserError(f"{path} has labels and nothing else: add .csd files of features or words.")
 
+    # Splits are read when they are asked for; the digest covers all that they are made of.
     of_splits = {n: {v: videos[v] for v in folds[n]} for n in SPLITS if n in folds}
     has_words = files.words is not None
-    headers = {n: _header(path, n, widths, has_words, found) for n, found in of_splits.items()}
+    headers = {
+        n: _split_header(path, n, widths, has_words, found) for n, found in of_splits.items()
+    }
     digest = hashlib.sha256(json.dumps([folds, word_shift], sort_keys=True).encode())
     for name, sequence in sorted(parts.items()):
         with reading(sequence.path), open(sequence.path, "rb") as file:
@@ -214,7 +203,7 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     )
 
 
-def _header(
+def _split_header(
     path: str, name: str, widths: Mapping[str, int], has_words: bool, videos: Mapping[str, _Steps]
 ) -> SplitHeader:
     lengths = np.concatenate([np.bincount(s.segment, minlength=1) for s in videos.values()])
@@ -255,6 +244,7 @@ def _read_split(
         features[m][offsets[video] + steps.segment, steps.column] = values
         masks[m][offsets[video] + steps.segment, steps.column] = present
 
+    # Means over the steps, video by video, so that a video's rows are in memory at a time.
     for m, sequence in files.modalities.items():
         total = left_out = outside = 0
         for rows in sequence.rows(videos):
@@ -276,6 +266,7 @@ def _read_split(
                 *(files.path, left_out, total, f"{name}/{m}"),
             )
         said.add(f"{name}/{m}")
+    # Vectors of words as text; the last row of the table is for words without one.
     if vectors is not None:
         row_of = {word: k for k, word in enumerate(vectors.words)}
         table = np.concatenate([vectors.vectors, np.zeros_like(vectors.vectors[:1])])
@@ -283,6 +274,7 @@ def _read_split(
             values = table[[row_of.get(word, -1) for word in steps.words]]
             place("text", video, values, np.array([word is not None for word in steps.words], bool))
 
+    # Transcripts, and words step by step.
     raw_text = words = None
     if header.words:
         of_segments: list[list[str]] = []
@@ -351,27 +343,21 @@ def _sort_out(folder: str) -> _Files:
     return _Files(folder, labels, words, modalities, next(iter(folds_files), None))
 
 
-def _names(sequence: ComputationalSequence) -> list[str]:
+def _names_of(sequence: ComputationalSequence) -> list[str]:
     """Returns the names of a sequence: of its root group, then of its file."""
     stem = os.path.splitext(os.path.basename(sequence.path))[0]
     return [re.sub(r"[^a-z0-9]+", "_", n.lower()).strip("_") for n in (sequence.name, stem)]
 
 
-def _named(sequence: ComputationalSequence, word: str) -> bool:
-    return any(word in name for name in _names(sequence))
+def _has_in_name(sequence: ComputationalSequence, word: str) -> bool:
+    return any(word in name for name in _names_of(sequence))
 
 
 def _find_labels(folder: str, sequences: list[ComputationalSequence]) -> ComputationalSequence:
     """Finds labels by name; else numbers whose rows last much longer than those of all others."""
     numbers = [s for s in sequences if not s.is_bytes]
-    named = [s for s in numbers if _named(s, "label")]
-    if len(named) > 1:
-        raise UserError(
-            f"{folder} holds several files of labels, {named[0].path} and {named[1].path}; leave "
-            "one of them in the folder."
-        )
-    if named:
-        return named[0]
+    if named := _only(folder, "labels", [s for s in numbers if _has_in_name(s, "label")]):
+        return named
     longest = max(numbers, key=lambda s: s.duration, default=None)
     others = [s.duration for s in sequences if s is not longest]
     if longest is None or longest.duration <= _LONGER * max(others, default=0.0):
@@ -388,21 +374,28 @@ def _find_words(
 ) -> ComputationalSequence | None:
     """Finds words: the bytes that are no phones."""
     texts = [s for s in sequences if s.is_bytes]
-    words = [s for s in texts if not _named(s, "phone")]
+    words = [s for s in texts if not _has_in_name(s, "phone")]
     for sequence in texts:
         if sequence not in words:
             logger.info("%s holds phones and is not used.", sequence.path)
-    if len(words) > 1:
+    return _only(folder, "words", words)
+
+
+def _only(
+    folder: str, what: str, found: list[ComputationalSequence]
+) -> ComputationalSequence | None:
+    """Returns the one file of its kind, None without any; raises `UserError` for several."""
+    if len(found) > 1:
         raise UserError(
-            f"{folder} holds several files of words, {words[0].path} and {words[1].path}; leave "
+            f"{folder} holds several files of {what}, {found[0].path} and {found[1].path}; leave "
             "one of them in the folder."
         )
-    return words[0] if words else None
+    return next(iter(found), None)
 
 
 def _modality_name(sequence: ComputationalSequence) -> str:
     """Returns text, audio or video for the names of the field's toolkits, else the group's own."""
-    names = _names(sequence)
+    names = _names_of(sequence)
     for called in names:
         for name, pattern in _USUAL_NAMES.items():
             if re.search(pattern, called):
@@ -464,7 +457,6 @@ def _place_words(segments: Rows, words: list[str], spoken: np.ndarray, shift: fl
     """Places the words of a video in its segments.
 
     Args:
-        segments: their labels and intervals.
         words: W words in the order of their starts.
         spoken: `[W, 2]`, start and end of each word in seconds.
         shift: seconds added to a word's start to find its segment. The interval of its step stays
@@ -528,8 +520,7 @@ def mean_rows(
         row; whether a step has a row, `[S]` bool; and how many of the n rows were left out.
     """
     usable = is_finite(features).all(axis=1)
-    left_out = int((~usable).sum())
-    if left_out:
+    if left_out := int((~usable).sum()):
         features, intervals = features[usable], intervals[usable]
     means, present = np.zeros((len(steps), features.shape[1])), np.zeros(len(steps), bool)
     begin, end = steps[:, 0] + TOUCH, steps[:, 1] - TOUCH

@@ -26,39 +26,24 @@ _WIDEST = 1 << 16  # features of one row
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Holds the rows of one video, in the order of their starts.
-
-    Attributes:
-        video: an id.
-        features: `[n, d]` numbers, or `[n, 1]` bytes, as stored.
-        intervals: `[n, 2]` float64, start and end in seconds; no end precedes its start.
-    """
+    """Holds the rows of one video, in the order of their starts."""
 
     video: str
-    features: np.ndarray
-    intervals: np.ndarray
+    features: np.ndarray  # `[n, d]` numbers, or `[n, 1]` bytes, as stored
+    intervals: np.ndarray  # `[n, 2]` float64, start and end in seconds; no end precedes its start
 
 
 @dataclasses.dataclass(frozen=True)
 class ComputationalSequence:
-    """Describes a file that has been checked, and reads its rows one video at a time.
-
-    Attributes:
-        path: the file.
-        name: the name of the root group.
-        videos: ids, sorted by code points.
-        size: rows of all videos.
-        width: features per row.
-        is_bytes: whether features are bytes, as words are, or numbers.
-        duration: the median over videos of the median length of a row in seconds, 0 without rows.
-    """
+    """Describes a file that has been checked, and reads its rows one video at a time."""
 
     path: str
-    name: str
-    videos: tuple[str, ...]
-    size: int
-    width: int
-    is_bytes: bool
+    name: str  # the name of the root group
+    videos: tuple[str, ...]  # ids, sorted by code points
+    size: int  # rows of all videos
+    width: int  # features per row
+    is_bytes: bool  # tells bytes, as words are, from numbers
+    # The median over videos of the median length of a row in seconds, 0 without rows
     duration: float
 
     def rows(self, videos: Iterable[str]) -> Iterator[Rows]:
@@ -68,10 +53,10 @@ class ComputationalSequence:
             UserError: if the file was changed or damaged since it was checked.
         """
         known = set(self.videos)
-        with _opened(self.path) as data:
+        with _open_videos(self.path) as data:
             for video in filter(known.__contains__, videos):
                 dataset = _features(self.path, data, video)
-                intervals = _intervals(self.path, data, video, len(dataset))
+                intervals = _read_intervals(self.path, data, video, len(dataset))
                 features = hdf5.load(self.path, dataset)
                 order = np.argsort(intervals[:, 0], kind="stable")
                 if (order[1:] < order[:-1]).any():
@@ -85,12 +70,11 @@ def read_csd(path: str | os.PathLike) -> ComputationalSequence:
     """Checks a file: reads every interval and every dataset in chunks, and keeps none of them.
 
     Raises:
-        UserError: for a file that is damaged or no HDF5, for missing data, wrong shapes or types,
-            rows of different number, intervals that are not finite or end before they start, for
-            links, and for sizes that the file cannot hold.
+        UserError: for a file that is damaged, no HDF5, or of another structure; for intervals that
+            are not finite or end before they start, links, and sizes that it cannot hold.
     """
     path = os.fspath(path)
-    with _opened(path) as data:
+    with _open_videos(path) as data:
         name = data.name.split("/")[1]
         for video in data:
             _check_name(path, video)
@@ -106,7 +90,7 @@ def read_csd(path: str | os.PathLike) -> ComputationalSequence:
                     f"{path}: the features of {video!r} are {hdf5.form_of(features)}, but those "
                     f"of {videos[0]!r} are {hdf5.form_of(first)}."
                 )
-            intervals = _intervals(path, data, video, len(features))
+            intervals = _read_intervals(path, data, video, len(features))
             if features.chunks is not None:
                 hdf5.load(path, features)  # a damaged chunk is found now, not after training
             size += len(intervals)
@@ -124,7 +108,7 @@ def read_csd(path: str | os.PathLike) -> ComputationalSequence:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[h5py.Group]:
+def _open_videos(path: str) -> Iterator[h5py.Group]:
     """Opens a file and yields the group that holds its videos."""
     with hdf5.opened(path) as file:
         names = list(file)
@@ -166,7 +150,7 @@ def _features(path: str, data: h5py.Group, video: str) -> h5py.Dataset:
     return features
 
 
-def _intervals(path: str, data: h5py.Group, video: str, rows: int) -> np.ndarray:
+def _read_intervals(path: str, data: h5py.Group, video: str, rows: int) -> np.ndarray:
     dataset = _dataset(path, data, video, "intervals")
     if dataset.shape != (rows, 2):
         raise UserError(

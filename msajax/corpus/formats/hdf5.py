@@ -24,7 +24,7 @@ import h5py
 import numpy as np
 
 from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader
-from msajax.corpus.formats.arrays import reason
+from msajax.corpus.formats.arrays import in_one_sentence
 from msajax.corpus.formats.pickled import list_folder, log_unread
 from msajax.corpus.labels import read_labels
 from msajax.errors import UserError
@@ -45,13 +45,9 @@ def opened(path: str) -> Iterator[h5py.File]:
     """Opens a file; an error of HDF5, now or while it is open, becomes a `UserError`."""
     if not os.path.isfile(path):
         raise UserError(f"There is no file at {path}.")
-    try:
+    with in_one_sentence(f"{path} is damaged or not an HDF5 file", *_DAMAGED):
         with h5py.File(path, "r") as file:
             yield file
-    except UserError:
-        raise
-    except _DAMAGED as error:
-        raise UserError(f"{path} is damaged or not an HDF5 file: {reason(error)}.") from error
 
 
 def member(path: str, group: h5py.Group, name: str, kind: type) -> h5py.Group | h5py.Dataset:
@@ -92,10 +88,8 @@ def dataset(path: str, group: h5py.Group, name: str, largest: int) -> h5py.Datas
 
 def load(path: str, found: h5py.Dataset) -> np.ndarray:
     """Reads a whole dataset."""
-    try:
+    with in_one_sentence(f"{path}: {found.name} is damaged", *_DAMAGED):
         return found[()]
-    except _DAMAGED as error:
-        raise UserError(f"{path}: {found.name} is damaged: {reason(error)}.") from error
 
 
 def form_of(found: h5py.Dataset) -> str:
@@ -140,6 +134,7 @@ def open_old_hdf5(path: str) -> Corpus:
         UserError: for a damaged file, a wrong shape or type, two files of one array, or rows that
             differ between the files of a split.
     """
+    # Every file, one array in memory at a time: its shape and type stay, and labels.
     arrays: dict[str, dict[str, _Array]] = {}  # by split and part
     labels: dict[str, np.ndarray] = {}
     digest, files = hashlib.sha256(), _files(path)
@@ -165,6 +160,7 @@ def open_old_hdf5(path: str) -> Corpus:
         if part == "y":
             labels[split] = values
 
+    # Files of a split fit together: as many rows, and no modality twice.
     headers = {}
     for split in (name for name in SPLITS if name in arrays):
         parts = arrays[split]

@@ -58,7 +58,7 @@ class _Sample(NamedTuple):
     id: Any
 
 
-class _Rows(NamedTuple):
+class _Sequences(NamedTuple):
     """Holds a modality of a split: the steps of all samples `[sum of lengths, …]`, and lengths.
 
     A step of words that become vectors is the row of its vector in a table.
@@ -69,36 +69,22 @@ class _Rows(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """Says what text is, in all splits.
+    """Says what text is, in all splits."""
 
-    Attributes:
-        is_ids: whether word ids are read as token ids.
-        row_of: the row of each word in `vectors`; {} if there are none.
-        vectors: `[V, d]` float32, zeros for words that have none.
-    """
-
-    is_ids: bool
-    row_of: dict[str, int]
-    vectors: np.ndarray
+    is_ids: bool  # says that word ids are read as token ids
+    row_of: dict[str, int]  # the row of each word in `vectors`; {} if there are none
+    vectors: np.ndarray  # `[V, d]` float32, zeros for words that have none
 
 
-class _Part(NamedTuple):
-    """Holds a split before padding.
+class _Unpadded(NamedTuple):
+    """Holds a split before padding."""
 
-    Attributes:
-        ids: `[N]` str.
-        rows: features by modality.
-        labels: `[N, K]`, or None.
-        integers: whether labels are stored as whole numbers.
-        raw_text: `[N]` str, or None.
-        words: the words of each sample, "" for a pause; None if no sample has any.
-    """
-
-    ids: np.ndarray
-    rows: dict[str, _Rows]
-    labels: np.ndarray | None
-    integers: bool
-    raw_text: np.ndarray | None
+    ids: np.ndarray  # `[N]` str
+    rows: dict[str, _Sequences]  # features by modality
+    labels: np.ndarray | None  # `[N, K]`, or None
+    integers: bool  # says that labels are stored as whole numbers
+    raw_text: np.ndarray | None  # `[N]` str, or None
+    # Lists the words of each sample, "" for a pause; None if no sample has any
     words: list[list[str]] | None
 
     def longest(self) -> np.ndarray:
@@ -119,15 +105,15 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     """Reads a pickle of MISA or MAG, or a folder of them.
 
     Args:
-        pickled: the content, which is removed from it as it is read.
-        data: `glove_path` and `text`, which say what text is; `split_seed`, for a corpus without
-            splits.
+        pickled: loses its content as that is read.
+        data: `glove_path` and `text` say what text is; `split_seed` counts without splits.
 
     Raises:
-        UserError: for samples of another form, for labels that are not finite, for splits that are
-            empty or do not fit together, for ids that tell no videos where there are no splits, and
-            if the words or word ids that `data` asks for are missing.
+        UserError: for samples of another form, labels that are not finite, splits that are empty or
+            do not fit together, ids that tell no videos where there are no splits, and for words or
+            word ids that `data` asks for and that are missing.
     """
+    # The samples of each split.
     path = pickled.path
     samples: dict[str, list[_Sample]] = {}
     for name in list(pickled.trees):
@@ -143,6 +129,7 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
         rows = rows_of_splits(path, _read_ids(path, whole).tolist(), data)
         samples = {name: [whole[i] for i in kept] for name, kept in rows.items()}
         del whole
+    # What text is, and each split before it is padded.
     text = _choose_text(path, [sample for found in samples.values() for sample in found], data)
     parts = {n: _read_part(path, n, samples.pop(n), text) for n in SPLITS if n in samples}
     labelled = [part for part in parts.values() if part.labels is not None]
@@ -150,9 +137,10 @@ def open_misa(pickled: Pickled, data: DataConfig) -> Corpus:
     if not all(part.integers or part.labels.shape[1] > 1 for part in labelled):
         clipped = clip_sentiment(path, [part.labels[:, 0] for part in labelled])
     aligned = _find_aligned(path, parts)
-    parts, aligned = _place_words(path, parts, aligned)
-    headers = {n: _header(path, n, part, text, bool(aligned)) for n, part in parts.items()}
+    parts, aligned = _align_words(path, parts, aligned)
+    headers = {n: _split_header(path, n, part, text, bool(aligned)) for n, part in parts.items()}
 
+    # The digest covers what was read, before padding.
     digest = hashlib.sha256()
     update_digest(digest, "vectors", text.vectors)
     for name, part in parts.items():
@@ -197,13 +185,13 @@ def _read_sample(where: str, entry: Any) -> _Sample:
     if not _is_list(parts) or len(parts) not in (3, 4):
         raise UserError(f"{where} begins with {describe(parts)}; {_EXPECTED}.")
     text, visual, acoustic = parts[0], parts[1], parts[2]
-    words, ids = values.read_words(text, where), None
+    words, ids = values.read_word_list(text, where), None
     if not words:
         ids = values.to_whole(values.as_array(text, f"{where}, word ids"), f"{where}, word ids")
         if ids.ndim != 1:
             raise UserError(f"{where} has {describe(ids)} as its words; expected word ids (L,).")
     if len(parts) == 4:
-        words = values.read_words(parts[3], where)
+        words = values.read_word_list(parts[3], where)
         if words is None:
             raise UserError(f"{where} has {describe(parts[3])} as its words; {_EXPECTED}.")
     return _Sample(where, words, ids, visual, acoustic, label, id_)
@@ -251,7 +239,7 @@ def _choose_text(path: str, samples: list[_Sample], data: DataConfig) -> _Text:
 # --- splits ---
 
 
-def _read_rows(samples: list[_Sample], part: str) -> _Rows | None:
+def _join_rows(samples: list[_Sample], part: str) -> _Sequences | None:
     """Joins the rows of all samples, which lack the modality without; None if none has any."""
     arrays = [values.as_array(getattr(s, part), f"{s.where}, {part}") for s in samples]
     recorded = [(s.where, x) for s, x in zip(samples, arrays, strict=True) if x.size]
@@ -266,7 +254,7 @@ def _read_rows(samples: list[_Sample], part: str) -> _Rows | None:
                 f"{where}, {part}, is {x.shape[1]} wide, but {first}, {part}, is {width}."
             )
     steps = np.concatenate([values.to_float32(x) for _, x in recorded])
-    return _Rows(steps, np.array([len(x) if x.size else 0 for x in arrays]))
+    return _Sequences(steps, np.array([len(x) if x.size else 0 for x in arrays]))
 
 
 def _read_label_rows(samples: list[_Sample]) -> np.ndarray | None:
@@ -283,18 +271,18 @@ def _read_label_rows(samples: list[_Sample]) -> np.ndarray | None:
     return np.concatenate(labels)
 
 
-def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Part:
+def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Unpadded:
     ids = _read_ids(path, samples)
     rows = {}
     if text.row_of:
         places = [np.array([text.row_of[w] for w in s.words], np.int32) for s in samples]
-        rows["text"] = _Rows(np.concatenate(places), np.array([len(p) for p in places]))
+        rows["text"] = _Sequences(np.concatenate(places), np.array([len(p) for p in places]))
     elif text.is_ids:
-        rows["text"] = _Rows(
+        rows["text"] = _Sequences(
             np.concatenate([s.ids for s in samples]), np.array([len(s.ids) for s in samples])
         )
     for m, part in (("audio", "acoustic"), ("video", "visual")):
-        if found := _read_rows(samples, part):
+        if found := _join_rows(samples, part):
             rows[m] = found
     labels = _read_label_rows(samples)
     if labels is not None:
@@ -305,10 +293,10 @@ def _read_part(path: str, name: str, samples: list[_Sample], text: _Text) -> _Pa
         raw_text = values.read_texts([s.words for s in samples], f"{path}: {name}'s words")
     integers = labels is not None and labels.dtype.kind in "biu"
     labels = None if labels is None else labels.astype(np.float64)
-    return _Part(ids, rows, labels, integers, raw_text, words)
+    return _Unpadded(ids, rows, labels, integers, raw_text, words)
 
 
-def _find_aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
+def _find_aligned(path: str, parts: dict[str, _Unpadded]) -> tuple[str, ...]:
     """Returns the modalities if, in every sample, those that it has are equally long; else none."""
     for part in parts.values():
         longest = part.longest()
@@ -324,9 +312,9 @@ def _find_aligned(path: str, parts: dict[str, _Part]) -> tuple[str, ...]:
     return modality_order({m for part in parts.values() for m in part.rows})
 
 
-def _place_words(
-    path: str, parts: dict[str, _Part], aligned: tuple[str, ...]
-) -> tuple[dict[str, _Part], tuple[str, ...]]:
+def _align_words(
+    path: str, parts: dict[str, _Unpadded], aligned: tuple[str, ...]
+) -> tuple[dict[str, _Unpadded], tuple[str, ...]]:
     """Finds whether words are the steps of aligned modalities.
 
     Returns:
@@ -349,7 +337,7 @@ def _place_words(
     return parts, modality_order({*aligned, "text"})
 
 
-def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> SplitHeader:
+def _split_header(path: str, name: str, part: _Unpadded, text: _Text, aligned: bool) -> SplitHeader:
     """Describes a split as it is when padded.
 
     Aligned modalities are padded to the same steps, although the longest sample may lack one.
@@ -384,7 +372,7 @@ def _header(path: str, name: str, part: _Part, text: _Text, aligned: bool) -> Sp
     )
 
 
-def _pad(part: _Part, text: _Text, header: SplitHeader) -> Split:
+def _pad(part: _Unpadded, text: _Text, header: SplitHeader) -> Split:
     shapes = header.shapes
     features, masks = {}, {}
     for m, (steps, lengths) in part.rows.items():

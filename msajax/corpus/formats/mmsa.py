@@ -61,17 +61,17 @@ _MARKS = {*_OWN, "regression_labels", "classification_labels", "annotations"}
 
 def matches(pickled: Pickled) -> bool:
     """Says whether the first split is a dict of a text or a modality and a name of MMSA's own."""
-    names = _names(pickled)
+    names = _field_names(pickled)
     is_read = bool(names & {*values.MODALITIES, "raw_text", "text_bert"})
     return is_read and bool(names & _MARKS)
 
 
 def matches_mult(pickled: Pickled) -> bool:
     """Says whether the first split is a dict with a modality in it."""
-    return bool(_names(pickled) & values.MODALITIES.keys())
+    return bool(_field_names(pickled) & values.MODALITIES.keys())
 
 
-def _names(pickled: Pickled) -> set[str]:
+def _field_names(pickled: Pickled) -> set[str]:
     """Returns the names in the first split, in lower case; none if it is no dict."""
     tree = next(iter(pickled.trees.values()))
     names = tree if isinstance(tree, dict) else ()
@@ -82,9 +82,9 @@ def open_mmsa(pickled: Pickled, data: DataConfig) -> Corpus:
     """Reads a pickle of MMSA.
 
     Args:
-        pickled: the content, which is removed from it as it is read.
-        data: `text`; ids makes the token ids of text_bert the modality text, and so does pieces,
-            where they are there. `split_seed`, for a corpus without splits.
+        pickled: loses its content as that is read.
+        data: `text` = ids makes the token ids of text_bert the modality text, and so does pieces,
+            where they are there; `split_seed` counts without splits.
 
     Raises:
         UserError: for values of wrong type or shape, labels that are not finite, splits that are
@@ -104,31 +104,23 @@ def open_mult(pickled: Pickled, data: DataConfig) -> Corpus:
 
 @dataclasses.dataclass
 class _Draft:
-    """Holds what has been read of a split, which what is MMSA's own completes.
+    """Holds what has been read of a split, which what is MMSA's own completes."""
 
-    Attributes:
-        where: the beginning of a name in the split, for a message.
-        size: samples.
-        values: what has not been read yet, by what it is, with the names of the file.
-        features: arrays by modality.
-        names: what the file calls these modalities, ids, transcripts and labels.
-        repairs: counts of what was changed so far, over all splits.
-        masks: valid steps by modality.
-        aligned: whether the modalities share their steps; None if the format does not say.
-        derived: modalities whose masks are made of lengths.
-        segments: the segment ids of text that is token ids.
-    """
-
-    where: str
+    where: str  # the beginning of a name in the split, for a message
     size: int
+    # `{kind: (the file's name, value)}` of all that has not been read yet
     values: dict[str, tuple[str, Any]]
     features: dict[str, np.ndarray]
+    # The file's names of these modalities, ids, transcripts and labels, by kind
     names: dict[str, str]
-    repairs: collections.Counter
+    repairs: collections.Counter  # counts what was changed so far, over all splits
+    # Valid steps by modality
     masks: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    # Says that the modalities share their steps; None if the format does not say
     aligned: bool | None = None
+    # Modalities whose masks are made of lengths
     derived: set[str] = dataclasses.field(default_factory=set)
-    segments: np.ndarray | None = None
+    segments: np.ndarray | None = None  # the segment ids of text that is token ids
 
 
 def _read_corpus(pickled: Pickled, data: DataConfig, format: str, notes: "_Notes | None") -> Corpus:
@@ -172,6 +164,7 @@ def _read_corpus(pickled: Pickled, data: DataConfig, format: str, notes: "_Notes
                 )
         ids, raw_text, labels = (read.pop(kind, None) for kind in ("id", "raw_text", "label"))
 
+        # What MMSA alone has, then ids and labels.
         draft = _Draft(where, size, fields, read, called, repairs)
         if notes:
             _complete(data.text, notes, draft)
@@ -192,6 +185,7 @@ def _read_corpus(pickled: Pickled, data: DataConfig, format: str, notes: "_Notes
             segments=draft.segments,
         )
         said.add(draft.aligned)
+    # All splits together: labels of sentiment, splits of a whole, and the same steps.
     log_unread(path, unread)
     if not integers and all(s.labels is None or s.labels.shape[1] == 1 for s in splits.values()):
         columns = [split.labels[:, 0] for split in splits.values() if split.labels is not None]
@@ -213,28 +207,20 @@ def _read_corpus(pickled: Pickled, data: DataConfig, format: str, notes: "_Notes
 
 @dataclasses.dataclass
 class _Notes:
-    """Collects over all splits what is said once of the file.
-
-    Attributes:
-        path: the file.
-        by_bert: names of features of text whose real steps text_bert's attention mask says.
-        hidden: how many steps of these, of those that are not zero, the mask hides.
-        by_zeros: names of other features of text, and how many such steps the mask would hide.
-        unpadded: of these, how many samples have no zeros at their ends though the mask hides steps
-            of them, and how many steps that is.
-        disagree: by the name of lengths, how many end before a step that is not zero, and how many
-            lengths there are.
-        in_front: how many of these are of sequences that are padded in front.
-        too_long: as `disagree`, how many exceed the stored steps.
-    """
+    """Collects over all splits what is said once of the file."""
 
     path: str
+    # Names of features of text whose real steps text_bert's attention mask says
     by_bert: list[str] = dataclasses.field(default_factory=list)
+    # Counts steps that are not zero and that the mask would hide, by the name of other features
     by_zeros: dict[str, int] = dataclasses.field(default_factory=dict)
+    # Counts samples of these without zeros at their ends of which the mask hides steps; and steps
     unpadded: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
-    hidden: int = 0
+    hidden: int = 0  # counts the steps of `by_bert` that are not zero and that the mask hides
+    # Counts, by the name of lengths, those that end before a step that is not zero, and all lengths
     disagree: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
-    in_front: int = 0
+    in_front: int = 0  # counts those of `disagree` that are of sequences padded in front
+    # Counts those that exceed the stored steps, and all lengths, as `disagree` does
     too_long: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     def name(self, draft: _Draft, what: str) -> str:
@@ -243,6 +229,7 @@ class _Notes:
 
     def say(self) -> None:
         """Logs one line about the mask of text and one about lengths, if there is any to say."""
+        # The mask of text: the same in all splits, or a warning.
         if self.by_bert:
             logger.info(
                 "%s: no sample of %s is padded with steps of zeros, so the attention mask of "
@@ -272,11 +259,12 @@ class _Notes:
                 self.path,
                 ", ".join(f"{n} steps of {of} in {x}" for x, (of, n) in self.unpadded.items()),
             )
+        # Lengths, all in one sentence.
         told = []
         if self.disagree:
             total = sum(count for count, _ in self.disagree.values())
             told.append(
-                f"{total} length(s) end before a step that is not zero ({_listed(self.disagree)}) "
+                f"{total} length(s) end before a step that is not zero ({_counts(self.disagree)}) "
                 "and are read as numbers of steps, wherever these lie"
             )
         if self.in_front:
@@ -292,14 +280,14 @@ class _Notes:
         if self.too_long:
             total = sum(count for count, _ in self.too_long.values())
             told.append(
-                f"{total} length(s) exceed the steps that are stored ({_listed(self.too_long)}) "
+                f"{total} length(s) exceed the steps that are stored ({_counts(self.too_long)}) "
                 "and count as all of them"
             )
         if told:
             logger.warning("%s: %s.", self.path, "; ".join(told))
 
 
-def _listed(found: dict[str, tuple[int, int]]) -> str:
+def _counts(found: dict[str, tuple[int, int]]) -> str:
     return ", ".join(f"{count} of {of} in {name}" for name, (count, of) in found.items())
 
 

@@ -17,6 +17,7 @@ import json
 import os
 import zipfile
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -148,15 +149,13 @@ def matches(path: str) -> bool:
 def open_native(path: str, data: DataConfig = _DEFAULT) -> Corpus:
     """Opens a native archive: reads every byte once for the digest, and keeps headers only.
 
-    Args:
-        path: the archive.
-        data: `split_seed` and `folds`, for an archive without splits.
+    `data` says by `split_seed` and `folds` how an archive without splits is split.
 
     Raises:
         UserError: for a damaged archive, a pickled array, a wrong name, type, shape or label; for
             an archive without splits, if the ids tell no videos, or too few.
     """
-    try:
+    with arrays.in_one_sentence(f"{path} is damaged or not an .npz archive", *arrays.DAMAGED):
         with zipfile.ZipFile(path) as archive:
             # After a damaged length an entry of the directory contains those that follow, and
             # zipfile does not count entries: a mask would be missing without an error.
@@ -183,20 +182,14 @@ def open_native(path: str, data: DataConfig = _DEFAULT) -> Corpus:
                 with archive.open(members[name]) as file:
                     headers[name] = arrays.check_array(path, file, size, name, digest)
             small = {
-                name: _load(archive, members[name])
+                name: _load_member(archive, members[name])
                 for name in headers
                 if name.rsplit("/", 1)[-1] in arrays.SMALL
             }
-    except UserError:
-        raise
-    except arrays.DAMAGED as error:
-        raise UserError(
-            f"{path} is damaged or not an .npz archive: {arrays.reason(error)}."
-        ) from error
 
     def load(name: str) -> np.ndarray:
         with zipfile.ZipFile(path) as archive:
-            return _load(archive, members[name])
+            return _load_member(archive, members[name])
 
     source = Source(path, "native npz")
     corpus = arrays.make_corpus(
@@ -222,7 +215,7 @@ def open_native(path: str, data: DataConfig = _DEFAULT) -> Corpus:
     )
 
 
-def _load(archive: zipfile.ZipFile, member: str) -> np.ndarray:
+def _load_member(archive: zipfile.ZipFile, member: str) -> np.ndarray:
     with archive.open(member) as file:
         return np.lib.format.read_array(file, allow_pickle=False)
 
@@ -242,7 +235,7 @@ def open_mapped(path: str) -> Corpus:
         UserError: for a damaged manifest, a missing or pickled array, a wrong name, type, shape or
             label.
     """
-    names, digest = _read_manifest(path)
+    names, digest = _read_index(path)
     headers = {name: _check_file(path, name, None) for name in names}
 
     def load(name: str) -> np.ndarray:
@@ -285,9 +278,10 @@ def _verify(path: str, names: list[str], expected: str) -> None:
         raise UserError(f"{path} is damaged: its content does not match the digest in {_MANIFEST}.")
 
 
-def _read_manifest(path: str) -> tuple[list[str], str]:
+def _read_index(path: str) -> tuple[list[str], str]:
     where = os.path.join(path, _MANIFEST)
-    try:
+    wrong = (OSError, ValueError, LookupError, TypeError, RecursionError)
+    with arrays.in_one_sentence(f"{where} is no manifest", *wrong):
         with open(where, encoding="utf-8") as file:
             manifest = json.load(file)
         if manifest["format"] != _FORMAT or manifest["version"] != _VERSION:
@@ -298,14 +292,10 @@ def _read_manifest(path: str) -> tuple[list[str], str]:
             raise ValueError("its names or its digest are wrong")
         for name in names:
             arrays.array_name(path, f"{name}.npy")
-    except UserError:
-        raise
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise UserError(f"{where} is no manifest: {arrays.reason(error)}.") from error
     return names, digest
 
 
-def _check_file(path: str, name: str, digest: arrays.Hash | None) -> arrays.ArrayHeader:
+def _check_file(path: str, name: str, digest: Any) -> arrays.ArrayHeader:
     file_name = os.path.join(path, f"{name}.npy")
     with reading(file_name):
         if not os.path.isfile(file_name):

@@ -48,15 +48,11 @@ _LARGEST_TEXT = 1 << 30  # bytes; in a numpy array every string takes as much as
 
 @dataclasses.dataclass(frozen=True)
 class Pickled:
-    """Holds the content of a corpus's pickles.
-
-    Attributes:
-        path: the file or folder.
-        trees: the content by split, in the order of `SPLITS`, or of all samples as `WHOLE`. A
-            reader removes a split before it reads it, so that memory need not hold all twice.
-    """
+    """Holds the content of a corpus's pickles."""
 
     path: str
+    # The content by split, in the order of `SPLITS`, or of all samples as `WHOLE`. A reader removes
+    # a split before it reads it, so that memory need not hold all twice.
     trees: dict[str, Any]
 
     def where(self, split: str) -> str:
@@ -64,12 +60,10 @@ class Pickled:
         return f"{self.path}: " if split == WHOLE else f"{self.path}: {split}/"
 
 
-def read_pickled(path: str, glove_path: str = "") -> Pickled | None:
+def read_pickled(path: str, glove_path: str) -> Pickled | None:
     """Reads the pickles at a path, each once; returns None if there is none.
 
-    Args:
-        path: a file or a folder; files of a folder that are not read are logged.
-        glove_path: word vectors, which may lie in the folder and are read by the formats.
+    Files of a folder that are not read are logged, but for the word vectors, which formats read.
 
     Raises:
         UserError: for a pickle that cannot be read, and for two of the same split.
@@ -178,15 +172,15 @@ def read_ids(value: Any, where: str) -> np.ndarray:
 
 def read_texts(value: Any, where: str) -> np.ndarray:
     """Reads transcripts `[N]` str from text or bytes, or from lists of words."""
-    return _strings([_text(part, where) for part in _entries(value, where)], where)
+    return _strings([_as_text(part, where) for part in _entries(value, where)], where)
 
 
-def read_words(value: Any, where: str) -> list[str] | None:
+def read_word_list(value: Any, where: str) -> list[str] | None:
     """Reads the words of a list or array of text or bytes; returns None for any other value."""
     words = value.tolist() if isinstance(value, np.ndarray) else value
     if type(words) not in (list, tuple) or not all(isinstance(w, str | bytes) for w in words):
         return None
-    return [_text(word, where) for word in words]
+    return [_as_text(word, where) for word in words]
 
 
 def read_label_rows(value: Any, where: str) -> np.ndarray:
@@ -289,7 +283,7 @@ def _id(part: Any, where: str) -> str:
         first, *others = (_id(item, where) for item in part)
         return f"{first}[{'-'.join(others)}]" if others else first
     if isinstance(part, str | bytes):
-        return _text(part, where)
+        return _as_text(part, where)
     if type(part) is int and abs(part) < 1 << 64:
         return str(part)
     if type(part) is float:
@@ -297,14 +291,14 @@ def _id(part: Any, where: str) -> str:
     raise UserError(f"{where} holds {describe(part)} where an id is expected.")
 
 
-def _text(part: Any, where: str) -> str:
+def _as_text(part: Any, where: str) -> str:
     if isinstance(part, np.ndarray):
         part = part.tolist()
     if isinstance(part, str):
         return str(part)
     if isinstance(part, bytes):
         return part.decode(errors="backslashreplace")
-    if (words := read_words(part, where)) is not None:
+    if (words := read_word_list(part, where)) is not None:
         return " ".join(words)
     raise UserError(f"{where} holds {describe(part)} where text is expected.")
 

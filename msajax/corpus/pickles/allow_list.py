@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from msajax.corpus.corpus import are_characters
 from msajax.errors import printable
 
 MAX_DEPTH = 100
@@ -37,7 +38,7 @@ class Limits:
     used once. But a file of kilobytes can use a list that it made a million times: that is counted.
 
     Attributes:
-        total: what the file may cause, from its beginning to its end.
+        total: the most that the file may cause, from its beginning to its end.
     """
 
     def __init__(self, file_size: int) -> None:
@@ -246,10 +247,8 @@ def _elements(data: bytes | bytearray, dtype: np.dtype) -> np.ndarray:
     flat = np.frombuffer(data, dtype)
     if dtype.kind == "b" and flat.view(np.uint8).max() > 1:
         raise Refused("has truth values that are neither 0 nor 1")
-    if dtype.kind == "U":
-        codes = np.frombuffer(data, np.dtype(np.uint32).newbyteorder(dtype.byteorder))
-        if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any():
-            raise Refused("holds characters that Unicode does not have")
+    if dtype.kind == "U" and not are_characters(data, dtype.byteorder):
+        raise Refused("holds characters that Unicode does not have")
     return flat
 
 
@@ -312,10 +311,7 @@ def _allowed() -> dict[tuple[str, str], Global]:
             (f"{core}.numeric", "_frombuffer", _frombuffer, None),
         ]
     for builtins in ("builtins", "__builtin__"):
-        entries += [
-            (builtins, "set", _set, set),
-            (builtins, "frozenset", _frozenset, frozenset),
-        ]
+        entries += [(builtins, "set", _set, set), (builtins, "frozenset", _frozenset, frozenset)]
     table = {(m, name): Global(f"{m}.{name}", *rest) for m, name, *rest in entries}
     return table | {("numpy", "ndarray"): NDARRAY}
 

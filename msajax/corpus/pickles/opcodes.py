@@ -49,16 +49,13 @@ class Truncated(Refused):
 class Machine:
     """Holds what is known of a pickle between two opcodes.
 
-    Args:
-        file: the pickle, at its beginning.
-        size: bytes that the file has.
-        limits: what the file may cause.
-        find_global: returns the entry for a module and a name, or raises `Refused`.
+    It begins with a file at its beginning, of `size` bytes. `find_global` returns the entry for a
+    module and a name, or raises `Refused`.
 
     Attributes:
         stack: values above the last mark.
         marked: the stacks below each mark.
-        memo: what the file can refer to by an index.
+        memo: values to which the file can refer by an index.
     """
 
     def __init__(
@@ -162,13 +159,10 @@ class _Finished(Exception):
 
 
 def follow(machine: Machine) -> Any:
-    """Follows the opcodes of a file up to STOP.
-
-    Returns:
-        The value that the file holds.
+    """Follows the opcodes of a file up to STOP, and returns the value that the file holds.
 
     Raises:
-        Refused: for what is not read.
+        Refused: for content that is not read.
         Truncated: for a file that ends too early.
         IndexError, OverflowError, TypeError, ValueError: for a damaged file.
     """
@@ -312,7 +306,7 @@ def _unite(m: Machine, members: list[Any]) -> None:
         add_member(target, member, m.limits)
 
 
-def _frozenset(m: Machine) -> None:
+def _push_frozenset(m: Machine) -> None:
     members = m.pop_mark()
     m.push(set(), _SET_BYTES)
     _unite(m, members)
@@ -360,6 +354,11 @@ def _build(m: Machine) -> None:
             m.memo[index] = m.stack[-1]
 
 
+_NEVER_NEEDED = {
+    **{"o": "OBJ", "\x81": "NEWOBJ", "\x92": "NEWOBJ_EX", "P": "PERSID", "Q": "BINPERSID"},
+    **{"\x82": "EXT1", "\x83": "EXT2", "\x84": "EXT4"},
+    **{"\x97": "NEXT_BUFFER", "\x98": "READONLY_BUFFER"},
+}
 _OPCODES: list[Callable[[Machine], None]] = [_unknown] * 256
 for _code, _follow in {
     # numbers, constants
@@ -415,23 +414,14 @@ for _code, _follow in {
     "u": lambda m: _update(m, m.pop_mark()),
     "\x8f": lambda m: m.push(set(), _SET_BYTES),
     "\x90": lambda m: _unite(m, m.pop_mark()),
-    "\x91": _frozenset,
+    "\x91": _push_frozenset,
     # names, calls and states
     "c": lambda m: _push_global(m, _utf8(m.line()), _utf8(m.line())),
     "\x93": _stack_global,
     "R": _reduce,
     "b": _build,
     "i": _inst,
-    "o": _refused("OBJ"),
-    "\x81": _refused("NEWOBJ"),
-    "\x92": _refused("NEWOBJ_EX"),
-    "P": _refused("PERSID"),
-    "Q": _refused("BINPERSID"),
-    "\x82": _refused("EXT1"),
-    "\x83": _refused("EXT2"),
-    "\x84": _refused("EXT4"),
-    "\x97": _refused("NEXT_BUFFER"),
-    "\x98": _refused("READONLY_BUFFER"),
+    **{code: _refused(name) for code, name in _NEVER_NEEDED.items()},
     # the file itself
     "\x80": _protocol,
     "\x95": lambda m: m.check_left(m.number(_UINT64)),

@@ -29,7 +29,7 @@ from msajax.corpus.pickles.allow_list import (
     find_global,
 )
 from msajax.corpus.pickles.opcodes import Machine, Truncated, follow, is_opcode
-from msajax.errors import UserError
+from msajax.errors import UserError, reading
 
 MOST_TIMES = 64  # how many times its own size a file may hold
 MOST_BYTES = 8 << 30
@@ -87,19 +87,16 @@ def read_pickle(path: str | os.PathLike) -> Any:
 
 
 def _open(path: str) -> BinaryIO:
-    try:
+    with reading(path):
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
             raise UserError(f"{path} cannot be read: it is no regular file.")
         return open(path, "rb", buffering=_BUFFER)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _decompress(path: str, file: BinaryIO) -> BinaryIO:
     """Decompresses a gzip file into a temporary one without a name, which is gone once closed.
 
-    Raises:
-        UserError: if it is damaged, holds more than a file of its size may, or there is no room.
+    Raises `UserError` if it is damaged, holds more than its size allows, or there is no room.
     """
     # A file's own word on what it holds may be wrong, so bytes are counted as they come: a bomb
     # is refused before it fills the disk.
@@ -127,7 +124,7 @@ def _decompress(path: str, file: BinaryIO) -> BinaryIO:
 
 
 def _most_bytes(size: int) -> int:
-    """Returns how many bytes a gzip file of `size` bytes may hold."""
+    """Returns the most bytes that a gzip file of `size` bytes may hold."""
     return min(MOST_TIMES * size, MOST_BYTES)
 
 
@@ -139,7 +136,8 @@ def _damaged(path: str) -> UserError:
 def _in_one_sentence(path: str, file: BinaryIO, kind: type[UserError]) -> Iterator[None]:
     """Turns an error of reading into a sentence, of type `kind` if the content is wrong."""
     try:
-        yield
+        with reading(path):
+            yield
     except UserError:
         raise
     except Refused as error:
@@ -150,8 +148,6 @@ def _in_one_sentence(path: str, file: BinaryIO, kind: type[UserError]) -> Iterat
         ) from error
     except MemoryError as error:
         raise UserError(f"{path} needs more memory than there is.") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _require_end(file: BinaryIO, size: int) -> None:
@@ -209,11 +205,7 @@ def _any_global(module: str, name: str) -> Global:
 
 
 def _check_tree(root: Any, limits: Limits) -> None:
-    """Refuses cycles, deep nesting, endless repetition and values that are no data.
-
-    Raises:
-        Refused: saying which of them was found.
-    """
+    """Raises `Refused` for cycles, deep nesting, endless repetition and values that are no data."""
     finished: dict[int, tuple[int, int]] = {}  # by identity: depth, bytes of the whole tree
     path: set[int] = set()  # ids of the containers around the one looked at
     todo = [root] if _measure_small(root) is None else []
