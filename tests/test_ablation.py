@@ -109,7 +109,9 @@ def test_the_report_says_what_the_runs_say(whole):
 # --- the comparison by hand ---
 
 
-def ended(scores: np.ndarray, labels: np.ndarray, ids: list[str], seeds=(0, 1)) -> ablation._Ended:
+def ended(
+    scores: np.ndarray, labels: np.ndarray, ids: list[str], seeds=(0, 1)
+) -> ablation.EndedRun:
     """A run's results and predictions, as far as they are compared; scores `[S, N]`."""
     test = {"mae": {"mean": float(np.abs(scores - labels).mean())}}
     results = {
@@ -119,7 +121,7 @@ def ended(scores: np.ndarray, labels: np.ndarray, ids: list[str], seeds=(0, 1)) 
     predictions = Predictions(
         "regression", ("label",), scores[..., None], labels[:, None], np.array(ids)
     )
-    return ablation._Ended(results, predictions)
+    return ablation.EndedRun(results, predictions)
 
 
 def test_a_modality_helps_harms_or_shows_no_difference():

@@ -16,7 +16,12 @@ from msajax.models.contract import Prediction, blank_sample
 from msajax.models.contributions import Explainer, Map
 from msajax.preparation.apply import prepare, words_of_steps
 from msajax.preparation.fit import Preparation
-from msajax.report.explanation.explain import choose_samples, explained_outputs, output_of, rank
+from msajax.report.explanation.explain import (
+    choose_samples,
+    explained_outputs,
+    output_of,
+    rank_samples,
+)
 from msajax.report.explanation.integrate import (
     Detail,
     _parts_of_path,
@@ -293,17 +298,17 @@ def test_the_explained_output_and_the_rankings_follow_the_task():
     classes = CorpusSpec(("text",), (1,), (1,), "classification", ("no", "yes"))
     outputs = explained_outputs(scores, output_of(classes, ""))
     assert outputs.tolist() == [1, 0, 0]
-    found = rank(scores, outputs, np.array([[0], [0], [1]]), True)
+    found = rank_samples(scores, outputs, np.array([[0], [0], [1]]), True)
     assert {k: v.tolist() for k, v in found.items()} == {
         "best predicted": [1, 2, 0], "worst predicted": [0, 2, 1],
     }  # fmt: skip
-    assert list(rank(scores, outputs, None, True)) == ["most certain", "least certain"]
+    assert list(rank_samples(scores, outputs, None, True)) == ["most certain", "least certain"]
     several = CorpusSpec(("text",), (1,), (1,), label_names=("joy", "anger"))
     outputs = explained_outputs(scores, output_of(several, "anger"))
     assert outputs.tolist() == [1, 1, 1]
     labels = np.array([[9, 0.8], [9, 0.6], [9, 0.6]])
-    assert rank(scores, outputs, labels, False)["best predicted"].tolist() == [0, 2, 1]
-    assert rank(scores, outputs, None, False)["highest"].tolist() == [0, 2, 1]
+    assert rank_samples(scores, outputs, labels, False)["best predicted"].tolist() == [0, 2, 1]
+    assert rank_samples(scores, outputs, None, False)["highest"].tolist() == [0, 2, 1]
 
 
 # --- words ---

@@ -487,7 +487,7 @@ def test_a_seed_that_failed_and_a_modality_that_is_missing_leave_empty_cells(tmp
     write_fold(tmp_path / "fold_1", tables[1], {0: 1.0, 1: 1.5})
     write_fold(tmp_path / "fold_2", tables[2], {0: 2.0, 1: 2.5})
     folders = [RunFolder(str(tmp_path / f"fold_{k}")) for k in range(3)]
-    results = cross_validation._measure(tiny_config(), str(tmp_path), folders)
+    results = cross_validation._measure_folds(tiny_config(), str(tmp_path), folders)
     mae = results["metrics"]["mae"]
     assert mae["folds"] == [4.0, 1.25, 2.25] and mae["mean"] == 2.5
     assert mae["sd_folds"] == pytest.approx(np.std([4, 1.25, 2.25], ddof=1))

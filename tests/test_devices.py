@@ -195,7 +195,7 @@ def test_one_device_trains_seeds_in_turn_on_a_cpu():
 def test_a_run_begins_with_one_cpu_device_and_goes_on_with_those_of_its_start(monkeypatch):
     chosen = []
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    monkeypatch.setattr(devices, "_set", lambda number: chosen.append(number) or number)
+    monkeypatch.setattr(devices, "_set_cpu_devices", lambda number: chosen.append(number) or number)
     devices.choose(Config(), None)
     devices.choose(Config(), 3)
     assert chosen == [1, 3]

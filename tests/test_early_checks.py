@@ -14,7 +14,7 @@ from tiny import tiny_config
 from msajax.announce import SECONDS
 from msajax.config import known_keys, reading
 from msajax.config.identity import NUMERICS
-from msajax.inference.description import FORMAT_VERSION, digest
+from msajax.inference.description import FORMAT_VERSION, content_digest
 
 # Each command in a fork of a process that has not loaded JAX: what it says, its code, what it left.
 COMMANDS = """
@@ -111,7 +111,7 @@ def place(tmp_path_factory) -> pathlib.Path:
     content = json.loads(json.dumps(content))
     bundle = place / "runs" / "ta" / "bundle"
     bundle.mkdir(exist_ok=True)
-    (bundle / "bundle.json").write_text(json.dumps(content | {"sha256": digest(content)}))
+    (bundle / "bundle.json").write_text(json.dumps(content | {"sha256": content_digest(content)}))
     return place
 
 

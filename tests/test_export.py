@@ -170,7 +170,7 @@ def test_the_folder_is_whole_or_not_there(exported, tmp_path, monkeypatch):
     def fail(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("msajax.inference.export.program.write_arrays", fail)
+    monkeypatch.setattr("msajax.inference.export.program.write_npz", fail)
     monkeypatch.setattr(
         "msajax.inference.export.program.make_program",
         lambda _: exporting.Program(Serialised(), [], {}, {}, {}),

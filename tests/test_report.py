@@ -276,7 +276,7 @@ def test_a_comparison_names_runs_by_what_tells_them_apart():
 
 
 def test_a_page_forbids_every_script():
-    panel = pages.Panel("A panel", pages.fragment("charts.html", charts=[], text="<b>"))
+    panel = pages.Panel.of("A panel", "charts.html", charts=[], text="<b>")
     text = pages.render("<i>", [panel])
     assert "script-src 'none'" in html.unescape(text)
     assert "<i>" not in text and "<b>" not in text

@@ -30,7 +30,7 @@ from msajax.models.build import declared
 from msajax.studies.sweep import sweep as sweeps
 from msajax.studies.sweep.space import load_space, plan, with_settings
 from msajax.studies.sweep.verdicts import (
-    Metric,
+    SelectionMetric,
     best_so_far,
     how_it_ended,
     rank_correlations,
@@ -49,7 +49,7 @@ SETTINGS = {
     "train__patience": 0,
 }
 BASE = tiny_config(**SETTINGS)
-MAE, CORR = Metric("mae", False), Metric("corr", True)
+MAE, CORR = SelectionMetric("mae", False), SelectionMetric("corr", True)
 
 
 # --- what is tried ---

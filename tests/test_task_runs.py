@@ -32,7 +32,7 @@ from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 from msajax.experiment import run as experiment
 from msajax.inference.bundle import load_bundle
-from msajax.inference.generate import _draw
+from msajax.inference.generate import _draw_token
 from msajax.metrics.calibration import calibration_error, reliability
 from msajax.models.build import parameter_shapes
 from msajax.preparation.words import PADDING, UNKNOWN
@@ -567,7 +567,7 @@ def test_what_cannot_be_continued_is_refused_by_name(decoder, given, message):
 @pytest.mark.filterwarnings("error")
 def test_the_least_temperature_above_0_takes_the_likeliest():
     rng = np.random.default_rng(0)
-    assert {_draw(np.array([0.2, 0.5, 0.0, 0.3]), 5e-324, rng) for _ in range(20)} == {1}
+    assert {_draw_token(np.array([0.2, 0.5, 0.0, 0.3]), 5e-324, rng) for _ in range(20)} == {1}
 
 
 def test_a_bundle_of_another_task_continues_nothing(run_of):

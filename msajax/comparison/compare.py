@@ -13,6 +13,7 @@ import numpy as np
 
 from msajax.comparison.contenders import Opened, open_runs, short_names
 from msajax.comparison.statistics import (
+    LEVEL,
     difference_intervals,
     holm,
     interval_over_seeds,
@@ -21,12 +22,11 @@ from msajax.comparison.statistics import (
 )
 from msajax.errors import UserError
 from msajax.results import legend
+from msajax.results.measure import deviation
 
 FIRST, SECOND, NOISE = "first is better", "second is better", "under the noise"
 EQUAL, UNDEFINED = "equal", "undefined"
 BEST, ALIKE = "best", "not told from the best"  # marks of a table
-
-_LEVEL = 0.05
 
 
 def compare(
@@ -38,7 +38,6 @@ def compare(
         runs: folders of runs that have ended, also in a bucket, or files of predictions.
         split: valid or test, of the folders.
         convention: names of `conventions.CONVENTIONS`; "" for the metrics that suit the labels.
-        every_pair: whether to compare each with each.
 
     Returns:
         `{"runs": [names], "split", "metric", "samples", "unit", "groups", "notes", "pairs"}`.
@@ -83,7 +82,6 @@ def compare_pairs(
     """Compares runs two by two.
 
     Args:
-        opened: the runs.
         wanted: the metrics in which two runs, by their places, are compared.
 
     Returns:
@@ -136,10 +134,10 @@ def _verdict(values: Mapping[str, Any], larger_is_better: bool) -> str:
 def _doubts(values: Mapping[str, Any]) -> list[str]:
     """Lists why a difference might be chance; none where it is distinguishable."""
     found = []
-    if values["p_holm"] > _LEVEL:
+    if values["p_holm"] > LEVEL:
         found.append(f"p = {values['p_holm']:.2g}")
     including = [
-        name for name, (low, high) in _intervals(values).items() if low <= 0 <= high
+        name for name, (low, high) in known_intervals(values).items() if low <= 0 <= high
     ]  # an undefined one says nothing
     if including:
         verb = "includes" if len(including) == 1 else "include"
@@ -148,7 +146,7 @@ def _doubts(values: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _intervals(values: Mapping[str, Any]) -> dict[str, Sequence[float]]:
+def known_intervals(values: Mapping[str, Any]) -> dict[str, Sequence[float]]:
     """Returns the intervals of a difference that are known, by what varies in them."""
     named = {"samples": "samples", "videos": "videos", "seeds": "random seeds"}
     known = {name: values[f"ci95_{key}"] for key, name in named.items()}
@@ -190,6 +188,7 @@ def tabulate(
         raise UserError(
             f"metrics = {unknown[0]!r} is none of those of these runs: {', '.join(reported)}."
         )
+    # Measure every run, and find the best of each metric, with which all others are compared.
     measured: dict[str, list[dict[str, Any]]] = {}  # a metric of every run
     best: dict[str, int] = {}
     wanted: dict[tuple[int, int], list[str]] = {}  # metrics by the pairs that are compared in them
@@ -197,9 +196,8 @@ def tabulate(
         measured[name] = []
         for place in range(len(runs)):
             values = opened.values(place, reported[name])
-            sd = float(values.std(ddof=1)) if len(values) > 1 else None
-            mean = float(values.mean())
-            measured[name].append({"mean": mean, "sd": sd, "p_holm": None, "mark": ""})
+            of_run = {"mean": float(values.mean()), "sd": deviation(values)}
+            measured[name].append(of_run | {"p_holm": None, "mark": ""})
         sign = 1 if reported[name].larger_is_better else -1
         means = {k: sign * of["mean"] for k, of in enumerate(measured[name])}
         means = {k: mean for k, mean in means.items() if math.isfinite(mean)}
@@ -334,13 +332,13 @@ def _main_sentence(report: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
         which = ", which is more than the noise" if min(pair["seeds"]) > 1 else " on these samples"
         return f"{name}: {better} is better by {shown}{which} (p = {values['p_holm']:.2g})."
     least = smallest_p(report["groups"], len(report["pairs"]))
-    if least > _LEVEL:
+    if least > LEVEL:
         return (
             f"{name}: a difference of {shown}, of which nothing can be shown: exchanging "
             f"{report['groups']} {report['unit']}(s) gives no p below about {least:.2g}."
         )
     # Nothing can be told under half the width of the widest interval.
-    widths = [(high - low) / 2 for low, high in _intervals(values).values()]
+    widths = [(high - low) / 2 for low, high in known_intervals(values).values()]
     widest = max((width for width in widths if not math.isnan(width)), default=math.nan)
     if size >= widest:
         return f"{name}: the difference of {shown} may be chance ({doubts})."
@@ -372,11 +370,10 @@ def about_groups(report: Mapping[str, Any], tests: int) -> list[str]:
     """Says what limits the paired test of samples in groups.
 
     Args:
-        report: the result of `compare` or `tabulate`.
-        tests: how many comparisons p is adjusted for.
+        tests: the number of comparisons that p is adjusted for.
     """
     said = []
-    if tests and (least := smallest_p(report["groups"], tests)) > _LEVEL:
+    if tests and (least := smallest_p(report["groups"], tests)) > LEVEL:
         said.append(
             f"Only {report['groups']} {report['unit']}(s): the smallest p that can come out is "
             f"about {least:.2g}, and nothing can be shown."

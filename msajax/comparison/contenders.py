@@ -14,7 +14,7 @@ from msajax.corpus.predictions import Predictions, read_predictions
 from msajax.errors import UserError, on_one_line, printable
 from msajax.files import meant
 from msajax.metrics.measures import Metric
-from msajax.runs.claim import require_ended
+from msajax.runs.claim import FOLDS, FOLDS_PREDICTIONS, require_ended
 from msajax.tasks import TASKS, Task, make_task
 from msajax.tasks.conventions import by_convention
 
@@ -31,7 +31,7 @@ class Contender:
 
     @property
     def has_ids(self) -> bool:
-        """Whether the samples are named."""
+        """Says whether the samples are named."""
         return bool(self.predictions.ids.astype(bool).any())
 
 
@@ -41,10 +41,8 @@ class Opened(NamedTuple):
     Attributes:
         samples: labels, ids and names of outputs.
         scores: `[S, N, K]` for each run, a row for each random seed.
-        task: says which metrics are measured.
-        notes: what a reader must know of how samples were paired, in sentences.
         group_of: `[N]`, the number of each sample's group, which the paired test exchanges as one.
-        unit: what such a group is: video, or sample where ids name no videos.
+        unit: video, or sample where ids name no videos.
     """
 
     samples: Predictions
@@ -56,13 +54,13 @@ class Opened(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The metric that validation follows by default, else the first."""
+        """Names the metric that validation follows by default, else the first."""
         usual = self.task.usual_selection
         return usual if usual in self.task.reported else next(iter(self.task.reported))
 
     @property
     def groups(self) -> int:
-        """How many groups there are."""
+        """Counts the groups."""
         return int(self.group_of.max()) + 1
 
     def values(self, place: int, metric: Metric) -> NDArray:
@@ -107,7 +105,6 @@ def short_names(paths: Sequence[str], shown: Callable[[str], str] = on_one_line)
     """Names runs and files by the fewest last parts of their paths that tell all of them apart.
 
     Args:
-        paths: as the user gave them.
         shown: makes a name of the parts, which stays the name if all of them differ.
     """
     parts = {path: path.rstrip("/").split("/") for path in paths}
@@ -119,15 +116,7 @@ def short_names(paths: Sequence[str], shown: Callable[[str], str] = on_one_line)
 
 
 def open_contender(path: str, split: str) -> Contender:
-    """Reads the predictions of a run's folder, also in a bucket, of folds, or of a file.
-
-    Args:
-        path: a folder or a file.
-        split: valid or test, of a folder.
-
-    Raises:
-        UserError: if there are none, or they cannot be read.
-    """
+    """Reads the predictions of a run, also in a bucket, of folds, or of a file, or refuses them."""
     if is_url(path):
         from msajax.runs.mirror import Mirror
 
@@ -141,7 +130,7 @@ def open_contender(path: str, split: str) -> Contender:
         raise UserError(f"{path}, row {row}: the id is empty, though others are not.")
     unique, counts = np.unique(predictions.ids, return_counts=True)
     if has_id.any() and (counts > 1).any():
-        raise UserError(f"{path} has the id {_quoted(unique[counts > 1])} more than once.")
+        raise UserError(f"{path} has the id {_quote(unique[counts > 1])} more than once.")
     return Contender(path, predictions)
 
 
@@ -151,10 +140,10 @@ def _file_of(path: str, split: str) -> str:
         if not os.path.exists(path):
             raise UserError(f"There is no run and no file {path}{meant(path) or '.'}")
         return path
-    if os.path.isfile(os.path.join(path, "folds.json")):
+    if os.path.isfile(os.path.join(path, FOLDS)):
         if split != "test":
             raise UserError(f"{path} holds folds, whose predictions are those of test.")
-        return os.path.join(path, "predictions.csv")
+        return os.path.join(path, FOLDS_PREDICTIONS)
     require_ended(path)
     return os.path.join(path, "predictions", f"{split}.csv")
 
@@ -166,9 +155,6 @@ def pair_samples(
 
     Samples are paired by their ids. A file without ids is paired by order, if labels in that order
     are those of the others.
-
-    Args:
-        contenders: the files, at least one.
 
     Returns:
         The predictions whose samples, labels and names of outputs count, which are those of the
@@ -216,7 +202,7 @@ def _columns(chief: Contender, other: Contender) -> list[int]:
     if set(a.names) != set(b.names):
         alone = sorted(set(a.names) ^ set(b.names))
         raise UserError(
-            f"{chief.name} and {other.name} do not predict the same: {_quoted(alone)} in one alone."
+            f"{chief.name} and {other.name} do not predict the same: {_quote(alone)} in one alone."
         )
     return [b.names.index(name) for name in a.names]
 
@@ -236,12 +222,12 @@ def _rows_by_id(chief: Contender, other: Contender) -> np.ndarray:
     missing, more = [i for i in ids if i not in row_of], [i for i in row_of if i not in there]
     if len(missing) == len(ids):
         raise UserError(
-            f"{chief.name} and {other.name} have no id in common, as {_quoted(missing[:1])} and "
-            f"{_quoted(more[:1])} show: compare runs on the same split of the same corpus."
+            f"{chief.name} and {other.name} have no id in common, as {_quote(missing[:1])} and "
+            f"{_quote(more[:1])} show: compare runs on the same split of the same corpus."
         )
     if missing or more:
         parts = [
-            f"{len(alone)} in {name} alone ({_quoted(alone)})"
+            f"{len(alone)} in {name} alone ({_quote(alone)})"
             for name, alone in ((chief.name, missing), (other.name, more))
             if alone
         ]
@@ -269,7 +255,7 @@ def _require_labels(
     said = []
     for row in np.flatnonzero(differ)[:_NAMED]:
         column = int(np.flatnonzero(here[row] != there[row])[0])
-        name = _quoted([a.ids[row]]) if a.ids[row] else f"row {row + 1}"
+        name = _quote([a.ids[row]]) if a.ids[row] else f"row {row + 1}"
         both = (
             repr(printable(x)) if isinstance(x, str) else f"{x:.9g}"
             for x in (here[row, column], there[row, column])
@@ -281,7 +267,7 @@ def _require_labels(
     )
 
 
-def _quoted(names: Sequence[str]) -> str:
+def _quote(names: Sequence[str]) -> str:
     """Quotes the first of some names."""
     shown = ", ".join(repr(printable(str(name))) for name in names[:_NAMED])
     return shown + ", …" * (len(names) > _NAMED)

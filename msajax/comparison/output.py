@@ -287,16 +287,13 @@ def _caption(content: Mapping[str, Any]) -> str:
 # --- files ---
 
 
-class Kind(NamedTuple):
+class OutputKind(NamedTuple):
     """Describes the files that hold a comparison, or a table of runs.
 
     Attributes:
-        what: such a file's content in words.
-        rows: lists the values for CSV.
-        latex: writes LaTeX.
         keys: stand at the top of its JSON.
         csv: the beginning of its CSV.
-        markers: what the text of other forms holds, by their endings.
+        markers: text by which files of other forms are known, by their endings.
     """
 
     what: str
@@ -309,7 +306,7 @@ class Kind(NamedTuple):
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """The endings of such files."""
+        """Returns the endings of such files."""
         return ".json", ".csv", *self.markers
 
     def wrote(self, path: str) -> bool:
@@ -323,7 +320,7 @@ class Kind(NamedTuple):
             return self.markers[ending] in file.read()
 
 
-COMPARISON = Kind(
+COMPARISON = OutputKind(
     "comparison",
     comparison_rows,
     comparison_latex,
@@ -331,7 +328,7 @@ COMPARISON = Kind(
     "first,second,metric,first_mean,second_mean,difference,",
     {".tex": _TABULAR, ".html": '<p class="eyebrow">msajax compare</p>'},
 )
-RUN_TABLE = Kind(
+RUN_TABLE = OutputKind(
     "table of runs",
     run_table_rows,
     run_table_latex,
@@ -341,7 +338,7 @@ RUN_TABLE = Kind(
 )
 
 
-def require_output(path: str, runs: Sequence[str], kind: Kind) -> None:
+def require_output(path: str, runs: Sequence[str], kind: OutputKind) -> None:
     """Refuses a file whose ending says no form, that lies in a run, or that holds something else.
 
     Raises:
@@ -360,15 +357,12 @@ def require_output(path: str, runs: Sequence[str], kind: Kind) -> None:
 def write(
     path: str,
     content: Mapping[str, Any],
-    kind: Kind,
+    kind: OutputKind,
     page: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> None:
     """Writes the result of `compare` or of `tabulate` in the form that the file's ending says.
 
     Args:
-        path: ends as one of the kind's endings.
-        content: the result.
-        kind: which of the two it is.
         page: writes HTML, for a kind that has it.
 
     Raises:

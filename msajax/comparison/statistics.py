@@ -17,6 +17,7 @@ from msajax.tasks import Task
 logger = logging.getLogger(__name__)
 
 DRAWS = 10_000
+LEVEL = 0.05  # of p after Holm, up to which a difference counts as more than chance
 FEWEST_GROUPS = 3  # resamples of fewer groups than that hold nothing of what varies between them
 
 _LOG_SECONDS = 10.0
@@ -28,9 +29,8 @@ class PairedTest(NamedTuple):
 
     Attributes:
         difference: the first run's metric less the second's, each the mean over random seeds.
-        p: the two-sided p-value.
-        groups: how many groups of samples were exchanged as one.
-        unit: what such a group is: video, or sample where ids name no videos.
+        groups: the number of groups of samples that were exchanged as one.
+        unit: video, or sample where ids name no videos.
     """
 
     difference: float
@@ -47,7 +47,6 @@ class Pair(NamedTuple):
         second: `[R, (K,) N]`.
         targets: the labels, as the task's metrics take them.
         group_of: `[N]`, the number of each sample's group.
-        unit: what such a group is, video or sample.
     """
 
     first: NDArray
@@ -81,21 +80,14 @@ class Pair(NamedTuple):
 
 
 def paired_test(
-    first: NDArray,
-    second: NDArray,
-    labels: NDArray,
-    ids: Sequence[str],
-    task: Task,
-    metric: str,
+    first: NDArray, second: NDArray, labels: NDArray, ids: Sequence[str], task: Task, metric: str
 ) -> PairedTest:
     """Tests whether two runs on the same samples differ in a metric, as `paired_tests` does.
 
     Args:
         first: the scores of a run, `[S, N, K]`.
-        second: those of another, `[R, N, K]`.
+        second: the scores of another, `[R, N, K]`.
         labels: `[N, L]`.
-        ids: the N samples' names.
-        task: what both runs predict.
         metric: a name that the task reports.
 
     Raises:
@@ -160,8 +152,6 @@ def difference_intervals(
     """Bootstraps the 95 % interval of each metric's difference between two runs.
 
     Args:
-        pair: the two runs.
-        chosen: the metrics by name.
         group_of: `[N]`, which samples are drawn as one; one by one if it is not given.
 
     Returns:

@@ -129,17 +129,17 @@ def streams(split: Split) -> bool:
     return any(isinstance(x, OnDemand) for x in split.features.values())
 
 
-def moments(x: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def moments(x: np.ndarray | OnDemand, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Computes mean and ddof-0 deviation `[d]` float64, over finite values of valid steps.
 
     A feature without spread gets deviation 1, and one without any finite value mean 0.
     """
     count = np.zeros(x.shape[2])
     total, squares = np.zeros(x.shape[2]), np.zeros(x.shape[2])
-    blocks = [slice(start, start + _ROWS) for start in range(0, len(x), _ROWS)]
+    blocks = [slice(start, start + _ROWS) for start in range(0, len(mask), _ROWS)]
 
     def finite_values(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-        values = x[rows][mask[rows]].astype(np.float64)  # [valid steps, width]
+        values = x[rows, :][mask[rows]].astype(np.float64)  # [valid steps, width]
         return values, is_finite(values)
 
     for rows in blocks:

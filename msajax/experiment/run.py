@@ -74,7 +74,6 @@ def train(
     """Trains, selects on validation, then opens the test split once; continues where it stopped.
 
     Args:
-        config: the experiment.
         workdir: the run's folder, also in a bucket (gs://…); made if needed, continued if it holds
             this run, refused if it holds another.
         stop_after_epochs: save and return after so many more epochs.
@@ -151,10 +150,10 @@ def train(
             run.describe(run.repairs)
             processes.of_first(lambda: run.folder.keep_frozen(run.shared))
             trained = train_groups(run)
-            return _measure(run, trained) if trained.finished else None
+            return _measure_and_write(run, trained) if trained.finished else None
 
 
-def _measure(run: Run, trained: Trained) -> dict[str, Any]:
+def _measure_and_write(run: Run, trained: Trained) -> dict[str, Any]:
     """Writes the bundle, opens the test split once, writes predictions and results.
 
     A seed that has failed is named in the results, and counts nowhere.
@@ -268,9 +267,7 @@ class Sources(NamedTuple):
     """Holds what a run reads.
 
     Attributes:
-        corpus: opened.
         encoders: the folders of pretrained encoders, by modality.
-        preparation: fitted on the training split.
     """
 
     corpus: Corpus
@@ -279,7 +276,7 @@ class Sources(NamedTuple):
 
     @property
     def digests(self) -> dict[str, str]:
-        """The digests by which a run knows its corpus and its pretrained encoders again."""
+        """Returns the digests by which a run knows its corpus and its pretrained encoders again."""
         digests = {"corpus digest": self.corpus.digest}
         return digests | {f"{m} encoder digest": one.digest for m, one in self.encoders.items()}
 
@@ -299,9 +296,6 @@ def open_sources(
     """Opens what a run reads and fits its preparation; nothing is kept of validation and test.
 
     Args:
-        config: the experiment.
-        corpus: if it is open already.
-        encoders: if they are open already.
         verify: whether to read all of the corpus that a mistake can hide in.
 
     Raises:
@@ -341,11 +335,6 @@ def open_sources(
 
 def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
     """Builds a run: finds how parameters begin, prepares its splits for training and validation.
-
-    Args:
-        config: checked.
-        sources: what the run reads.
-        folder: where its files go; nothing is written yet.
 
     Raises:
         UserError: for a split that cannot be prepared, and parameters that cannot be read.

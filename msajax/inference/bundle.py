@@ -18,11 +18,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import flax.traverse_util
 import jax
 import numpy as np
 import safetensors
 import safetensors.numpy
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax import __version__, announce
 from msajax.config import Config, from_config_dict
@@ -33,7 +33,7 @@ from msajax.corpus.steps import without
 from msajax.encoders.folder import open_folder
 from msajax.errors import UserError
 from msajax.files import as_path, replacing_folder
-from msajax.inference.description import DAMAGE, FORMAT_VERSION, digest, read_description
+from msajax.inference.description import DAMAGE, FORMAT_VERSION, content_digest, read_description
 from msajax.inference.embed import make_embedder
 from msajax.inference.scores import Scores, as_split, make_scorer
 from msajax.inference.scoring import Scorer, make_next_token
@@ -60,15 +60,13 @@ class Bundle:
     """Holds a trained model: each random seed's parameters at its best epoch, and preparation.
 
     Attributes:
-        config: the experiment that made it.
-        preparation: how a corpus becomes its input.
         best_epoch: one per seed.
         params: parameters, leading axis S.
-        corpus_digest: says which corpus it was trained on.
+        corpus_digest: digest of the corpus that it was trained on.
         collections: the model's mutable collections by name, leading axis S.
         shared: parameters that are the same for every seed, nested, without a leading axis; they
             are not among `params`.
-        embedders: by modality, what makes features where an encoder made those of training.
+        embedders: make features, by modality, where an encoder made those of training.
         calibration: says how sure the mean over seeds is; None if there were too few samples.
     """
 
@@ -85,17 +83,17 @@ class Bundle:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The variables of the linen module, leading axis S, but for those that are `shared`."""
+        """Returns the module's variables, leading axis S, but for those that are `shared`."""
         return {"params": self.params, **self.collections}
 
     @property
     def all_params(self) -> dict[str, Any]:
-        """The parameters, nested: leading axis S, or 1 of those that all seeds share."""
+        """Returns the parameters, nested: leading axis S, or 1 of those that all seeds share."""
         return joined(self.params, jax.tree.map(lambda x: x[None], self.shared))
 
     @property
     def parameters(self) -> int:
-        """The number of parameters of one seed's model."""
+        """Counts the parameters of one seed's model."""
         own, shared = (sum(x.size for x in jax.tree.leaves(t)) for t in (self.params, self.shared))
         return own // len(self.seeds) + shared
 
@@ -188,13 +186,14 @@ class Bundle:
         """Returns the same model with other settings of `data`, as far as prediction reads them.
 
         Args:
-            truncate: what happens to sequences longer than the model's: error, first, last or
+            truncate: says what is kept of sequences longer than the model's: error, first, last or
                 uniform.
             glove_path: word vectors for transcripts without text features.
             allow_loss: see `data.allow_loss`.
             text_encoder: the folder of the text encoder that made the text features of the training
                 corpus; transcripts then get theirs by it.
-            encoders: likewise by modality, as `{"audio": FOLDER}` for features of sound.
+            encoders: folders by modality in the same way, as `{"audio": FOLDER}` for features of
+                sound.
 
         Raises:
             UserError: for a value that the setting cannot have, and for another text encoder.
@@ -228,14 +227,14 @@ class Bundle:
 
     @functools.cached_property
     def scorer(self) -> Scorer:
-        """The model on the devices, made at its first use."""
+        """Puts the model on the devices, made at its first use."""
         return make_scorer(
             self.config, self.preparation, self.variables, self.shared, len(self.seeds)
         )
 
     @functools.cached_property
     def next_token(self) -> Callable[[np.ndarray, np.ndarray], jax.Array]:
-        """What follows a sequence, as `make_next_token` says; made at its first use.
+        """Returns the program of `make_next_token`, made at its first use.
 
         Only of a model of the next_token task.
         """
@@ -244,7 +243,7 @@ class Bundle:
 
     @functools.cached_property
     def _lenient(self) -> Preparation:
-        """The preparation that refuses no loss, made once for all calls."""
+        """Returns the preparation that refuses no loss, made once for all calls."""
         return dataclasses.replace(self.preparation, allow_loss=True)
 
     def prepare_split(self, split: Split, name: str, *, refuse: bool = True) -> Split:
@@ -322,20 +321,17 @@ def save_bundle(path: str, bundle: Bundle) -> None:
     Raises:
         UserError: if it cannot be written.
     """
-    arrays = {
-        key: np.asarray(value)
-        for key, value in flax.traverse_util.flatten_dict(
-            jax.device_get(bundle.variables), sep="/"
-        ).items()
-    }
+    # The files of arrays, encoded in memory: bundle.json holds their digests.
+    arrays = flatten_dict(jax.device_get(bundle.variables), sep="/")
+    arrays = {path: np.asarray(x) for path, x in arrays.items()}
     for m, (mean, deviation) in bundle.preparation.statistics.items():
         arrays |= {f"statistics/{m}/mean": mean, f"statistics/{m}/deviation": deviation}
     files = {_ARRAYS: safetensors.numpy.save(arrays)}
     if bundle.shared:
-        flat = flax.traverse_util.flatten_dict(bundle.shared, sep="/")
-        files[FROZEN] = encode_frozen(flat)
+        files[FROZEN] = encode_frozen(flatten_dict(bundle.shared, sep="/"))
     if bundle.preparation.tokenizer:
         files[_TOKENIZER] = bundle.preparation.tokenizer.encode()
+    # What is no array; of the preparation all but what those files hold.
     preparation = dataclasses.replace(bundle.preparation, statistics={}, tokenizer="")
     preparation = dataclasses.asdict(preparation)
     entry = registered()[bundle.config.model.name]
@@ -359,7 +355,7 @@ def save_bundle(path: str, bundle: Bundle) -> None:
         "corpus_digest": bundle.corpus_digest,
         "sha256_of": {name: hashlib.sha256(x).hexdigest() for name, x in files.items()},
     }
-    content["sha256"] = digest(content)
+    content["sha256"] = content_digest(content)
 
     with replacing_folder(path) as folder:
         for name, encoded in files.items():
@@ -379,6 +375,7 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
     announce.now(f"Loading the bundle {path}")
     content = read_description(path)
     try:
+        # Read the other files, which are as they were written if their digests are.
         model = content["model"]
         warn_of_other_source(model["name"], model["file_sha256"], f"The bundle {path}")
         files = {}
@@ -388,9 +385,10 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
             if hashlib.sha256(files[name]).hexdigest() != content["sha256_of"][name]:
                 raise ValueError(f"{name} does not match its digest")
         shared = safetensors.numpy.load(files[FROZEN]) if FROZEN in files else {}
-        shared = flax.traverse_util.unflatten_dict(shared, sep="/")
+        shared = unflatten_dict(shared, sep="/")
         arrays = safetensors.numpy.load(files[_ARRAYS])
 
+        # Put the preparation together, with types that JSON has not kept.
         preparation = content["preparation"]
         preparation["tokenizer"] = files.get(_TOKENIZER, b"").decode()
         preparation["spec"] = CorpusSpec.from_dict(preparation["spec"])
@@ -401,10 +399,10 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
         for key in ("classes", "words"):
             preparation[key] = tuple(preparation[key])
         preparation["groups"] = tuple(map(tuple, preparation["groups"]))
-        embeddings = map(Embedding.from_dict, preparation["embeddings"])
-        preparation["embeddings"] = tuple(embeddings)
+        preparation["embeddings"] = tuple(map(Embedding.from_dict, preparation["embeddings"]))
 
-        variables = flax.traverse_util.unflatten_dict(arrays, sep="/")
+        # What is left of the arrays are variables, which must fit the model that is known here.
+        variables = unflatten_dict(arrays, sep="/")
         params = variables.pop("params")
         config = from_config_dict(content["config"])
         if (fitted := content["calibration"]) is not None:
@@ -429,11 +427,7 @@ def load_bundle(path: str | os.PathLike) -> Bundle:
 
 
 def load(path: str | os.PathLike) -> Bundle:
-    """Loads a bundle, also from a bucket (gs://…).
-
-    Raises:
-        UserError: if it is missing or damaged.
-    """
+    """Loads a bundle, also from a bucket; raises `UserError` if it is missing or damaged."""
     path = as_path(path, "bundle", "the folder of a bundle")
     with bundle_folder(os.path.expanduser(path)) as folder:
         return load_bundle(folder)
@@ -442,7 +436,7 @@ def load(path: str | os.PathLike) -> Bundle:
 def _require_shapes(config: Config, spec: CorpusSpec, params: Any, shared: Any) -> None:
     """Raises `UserError` unless the module that is registered has parameters of these shapes."""
     shapes = parameter_shapes(config.model, spec)
-    own, of_all = (flax.traverse_util.flatten_dict(x, sep="/") for x in (params, shared))
+    own, of_all = (flatten_dict(x, sep="/") for x in (params, shared))
     stored = {path: x.shape[1:] for path, x in own.items()}
     stored |= {path: x.shape for path, x in of_all.items()}
     if stored != shapes:

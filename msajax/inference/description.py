@@ -44,7 +44,7 @@ def read_description(path: str) -> dict[str, Any]:
                 f"The bundle {path} was written by an older msajax, {content['msajax']}, in format "
                 f"{content['format_version']}; this program reads {FORMAT_VERSION}: train anew."
             )
-        if content.pop("sha256") != digest(content):
+        if content.pop("sha256") != content_digest(content):
             raise ValueError(f"{DESCRIPTION} does not match its digest")
         require_numerics(content, f"The bundle {path}")
         model = content["model"]
@@ -61,6 +61,6 @@ def read_description(path: str) -> dict[str, Any]:
         raise UserError(f"The bundle {path} is damaged: {error}.") from error
 
 
-def digest(content: dict[str, Any]) -> str:
+def content_digest(content: dict[str, Any]) -> str:
     """Returns the digest of what bundle.json holds."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -61,17 +61,14 @@ def make_embedder(folder: Folder, embedding: Embedding) -> Callable[..., Split]:
     return made(folder, embedding)
 
 
-def _batches(
+def _batches_by_length(
     lengths: np.ndarray, longest: int, steps: int, name: str, what: str
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yields batches of rows of about `steps` steps, short ones with short ones.
 
     Args:
         lengths: `[N]`, steps of each row.
-        longest: steps that there are.
-        steps: of a batch: rows times their length.
-        name: what lines of progress call the split; "" for none.
-        what: what they call its rows.
+        name: the split's, for lines of progress; "" for none.
 
     Yields:
         The length of a batch, its rows, and these filled up so that a length has one program.
@@ -109,7 +106,7 @@ class Embedder:
         pieces the split then names step by step. A sample with an empty transcript has no text.
 
         Args:
-            name: what lines of progress call it; "" for none.
+            name: the split's, for lines of progress; "" for none.
 
         Raises:
             UserError: for a split without transcripts, for transcripts that are too long unless
@@ -124,6 +121,7 @@ class Embedder:
                 f"{split.where} does not know its words step by step: pool {embedding.pool!r} "
                 "needs them; choose pieces."
             )
+        # Cut transcripts into pieces, and choose those that the encoder has room for.
         kind = "words" if pools else "raw_text"
         source = TextSource(architecture, self._folder.tokenizer, kind, embedding.pool, True)
         # What is stored as text is not what is read.
@@ -138,6 +136,7 @@ class Embedder:
         counts["cut_pieces"] = there - int(mask.sum())
         say_repairs(name or split.where, {"text": counts}, 0)
         pieces = np.take_along_axis(pieces, chosen[..., None], axis=1)
+        # Encode them; steps are the words that pieces are pooled to, or the pieces themselves.
         words = count_words(split, pieces[..., 2]) if pools else 0
         features, valid = self._encode(pieces, mask, words, name)
         written = None
@@ -166,7 +165,9 @@ class Embedder:
             valid = mask if self.embedding.special else mask & (pieces[..., 2] >= 0)
         features = np.zeros((*valid.shape, self.embedding.width), np.float32)
         lengths = (mask * np.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
-        for length, batch, filled in _batches(lengths, mask.shape[1], _PIECES, name, "transcripts"):
+        for length, batch, filled in _batches_by_length(
+            lengths, mask.shape[1], _PIECES, name, "transcripts"
+        ):
             x, there = self._program(
                 self._params, pieces[filled, :length], mask[filled, :length], words
             )
@@ -215,7 +216,7 @@ class SoundEmbedder:
         T are the frames of the longest waveform, 50 a second in the usual encoders.
 
         Args:
-            name: what lines of progress call it; "" for none.
+            name: the split's, for lines of progress; "" for none.
 
         Raises:
             UserError: for a split without sound.
@@ -228,7 +229,7 @@ class SoundEmbedder:
         steps, mask = read.features[m], read.masks[m]
         valid = np.zeros(mask.shape, bool)
         features = np.zeros((*mask.shape, self.embedding.width), np.float32)
-        for length, batch, filled in _batches(
+        for length, batch, filled in _batches_by_length(
             mask.sum(axis=1), mask.shape[1], _SOUND_STEPS, name, "waveforms"
         ):
             of_batch = steps[filled][:, :length], mask[filled, :length]

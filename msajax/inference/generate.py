@@ -34,7 +34,7 @@ def generate(
         bundle: the decoder, or its folder.
         words: one token or more: a text, read as transcripts are, or a list of words. For a decoder
             of token ids that its corpus brought, whole numbers, or a text of them between spaces.
-        steps: how many tokens to add, 1 or more.
+        steps: the number of tokens to add, 1 or more.
         temperature: 0 takes the likeliest token every time; below 1 likely tokens become likelier,
             above 1 less so.
         seed: 0 or more; the same seed continues the same text in the same way.
@@ -67,7 +67,7 @@ def generate(
         ids[0, : len(read)] = read
         with jax.transfer_guard("allow"):
             found = np.asarray(bundle.next_token(ids, mask), np.float64)
-        added.append(first + _draw(found[first:], temperature, rng))
+        added.append(first + _draw_token(found[first:], temperature, rng))
     # In the form of what was given.
     if not preparation.words:
         return " ".join(map(str, added)) if isinstance(words, str) else added
@@ -75,7 +75,7 @@ def generate(
     return detokenize(named) if isinstance(words, str) else named
 
 
-def _draw(p: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
+def _draw_token(p: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
     """Draws an index of `p` with a probability proportional to p^(1 / temperature).
 
     Raises:

@@ -126,7 +126,8 @@ def with_same_features(bundle: Bundle, corpus: Corpus) -> Corpus:
             continue
         if m in bundle.embedders:
             corpus = with_embedded(corpus, bundle.embedders[m], trained)
-        elif m in corpus.modalities and not (here is None and _is_sound(corpus, m)):
+        # One column may be waveforms, of which preparation says what is missing.
+        elif m in corpus.modalities and not (here is None and corpus.width(m) == 1):
             said = [f"made by {e.describe()}" if e else "of no encoder" for e in (here, trained)]
             key, what = "text_encoder=FOLDER", "its transcripts are"
             if m != "text":
@@ -137,8 +138,3 @@ def with_same_features(bundle: Bundle, corpus: Corpus) -> Corpus:
                 f"{said[1]}{advice}."
             )
     return corpus
-
-
-def _is_sound(corpus: Corpus, modality: str) -> bool:
-    """Says whether a modality may be waveforms, of which preparation says what is missing."""
-    return corpus.width(modality) == 1

@@ -83,7 +83,6 @@ def make_scorer(
     Args:
         variables: parameters and collections, leading axis S.
         shared: parameters that are the same for every seed, without that axis.
-        seeds: S.
 
     Raises:
         UserError: if there are no devices of the kind that is asked for.
@@ -121,6 +120,7 @@ def as_split(
         )
     given = {f"features[{m!r}]": value for m, value in features.items()}
     require_same_rows(given | {"raw_text": raw_text, "words": words})
+    # Stack each modality, of whatever it is given as, with its mask.
     features = {m: _without_frame(value) for m, value in features.items()}
     masks = masks and {m: _without_frame(value) for m, value in masks.items()}
     arrays, valid, derived, segments = {}, {}, set(), None
@@ -128,7 +128,7 @@ def as_split(
         if value is None:
             raise UserError(f"features[{m!r}] is None: leave out a modality that no sample has.")
         if spec.is_pieces(m):
-            arrays[m], valid[m], segments = _read_ids(value, masks, preparation)
+            arrays[m], valid[m], segments = _read_ids(value, masks)
             continue
         where, is_features = f"features[{m!r}]", spec.stored_width(m) > 0
         x, lengths = _stack(value, where, (0, 1, spec.stored_width(m)) if is_features else (0, 1))
@@ -159,6 +159,7 @@ def as_split(
         elif lengths is not None and not preparation.mask_from_zeros:
             valid[m] = np.arange(x.shape[1]) < lengths[:, None]
             derived.add(m)
+    # Read transcripts and words; all that is given must be of the same samples.
     sizes = {f"features[{m!r}]": len(x) for m, x in arrays.items()}
     if raw_text is not None:
         raw_text = as_list(raw_text, "raw_text")
@@ -210,7 +211,7 @@ def _are_arrays(value: Any) -> bool:
 
 
 def _read_ids(
-    value: Any, masks: Mapping[str, Any] | None, preparation: Preparation
+    value: Any, masks: Mapping[str, Any] | None
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Reads the token ids `[N, T]` of a text, their mask and their segment ids, where they are.
 

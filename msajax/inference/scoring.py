@@ -97,7 +97,6 @@ def make_predict(
     Args:
         shared: parameters that are the same for every seed, nested and without a leading axis; the
             variables lack them.
-        tree: as `predict_program`.
     """
     make = predict_program if is_own(module.config.name) else predict_program.__wrapped__
     return Predict(make(module, task, layout, tree), layout.put(shared or {}))
@@ -147,7 +146,7 @@ class EvaluationBatch(NamedTuple):
     masks: Mapping[str, Any]
 
 
-class _Part(NamedTuple):
+class _BatchPlan(NamedTuple):
     """Says which rows of a split a batch has, how many rows it is filled up to, and its quarter."""
 
     rows: np.ndarray
@@ -172,11 +171,13 @@ def cut_batches(
         one_program: whether the number of samples alone decides the shape of all batches; a single
             sample is cut to its length quarter all the same, and many samples are as well.
     """
-    for part in _parts(split if like is None else like, spec, one_program):
-        yield _load(split, spec, place, part)
+    for part in _plan_batches(split if like is None else like, spec, one_program):
+        yield _load_batch(split, spec, place, part)
 
 
-def _parts(split: Split, spec: CorpusSpec, one_program: bool = False) -> Iterator[_Part]:
+def _plan_batches(
+    split: Split, spec: CorpusSpec, one_program: bool = False
+) -> Iterator[_BatchPlan]:
     def size_of(left: int) -> int:
         return next((n for n in EVALUATION_ROWS if n >= left), EVALUATION_ROWS[-1])
 
@@ -184,7 +185,7 @@ def _parts(split: Split, spec: CorpusSpec, one_program: bool = False) -> Iterato
     if one_program and 1 < samples <= ONE_PROGRAM_ROWS:
         size, rows = size_of(samples), np.arange(samples)
         for start in range(0, samples, size):
-            yield _Part(rows[start : start + size], size, QUARTERS)
+            yield _BatchPlan(rows[start : start + size], size, QUARTERS)
         return
     quarters = quarters_of(split, spec)
     for quarter in sorted(set(quarters.tolist())):
@@ -192,10 +193,10 @@ def _parts(split: Split, spec: CorpusSpec, one_program: bool = False) -> Iterato
         while left.size:
             size = size_of(left.size)
             rows, left = left[:size], left[size:]
-            yield _Part(rows, size, quarter)
+            yield _BatchPlan(rows, size, quarter)
 
 
-def _load(split: Split, spec: CorpusSpec, place: Place, part: _Part) -> EvaluationBatch:
+def _load_batch(split: Split, spec: CorpusSpec, place: Place, part: _BatchPlan) -> EvaluationBatch:
     rows, lengths = part.rows, cut_lengths(spec, part.quarter)
     # Indices copy what they choose; all rows of a split need no copy.
     chosen = slice(None) if len(rows) == len(split) else rows
@@ -223,8 +224,8 @@ class EvaluationBatches:
 
     def __init__(self, split: Split, spec: CorpusSpec, layout: Layout) -> None:
         """Cuts the split and, unless it streams, puts every batch on the devices."""
-        self._parts = list(_parts(split, spec))
-        self._load = functools.partial(_load, split, spec, layout.put_rows)
+        self._parts = list(_plan_batches(split, spec))
+        self._load = functools.partial(_load_batch, split, spec, layout.put_rows)
         self._resident = None if streams(split) else [self._load(part) for part in self._parts]
 
     def __iter__(self) -> Iterator[EvaluationBatch]:
@@ -277,8 +278,7 @@ class Scorer(NamedTuple):
 
     Attributes:
         variables: leading axis S, as `predict` takes them.
-        place: brings features and masks of a batch to the devices.
-        kept: which of the S seeds count; None for all.
+        kept: the seeds among S that count; None for all.
     """
 
     predict: Predict
@@ -291,9 +291,6 @@ class Scorer(NamedTuple):
         self, split: Split, name: str, like: Split | None = None, *, one_program: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores a prepared split.
-
-        Args:
-            name: the split's, for a message.
 
         Returns:
             As `predict_batches`, of the seeds that count.

@@ -68,10 +68,7 @@ def _ends(curve: Mapping[str, Any], metric: str) -> list[str]:
 
 
 def _curves(
-    title: str,
-    metric: str,
-    curves: Sequence[Mapping[str, Any]],
-    limits: tuple[float, float],
+    title: str, metric: str, curves: Sequence[Mapping[str, Any]], limits: tuple[float, float]
 ) -> Chart:
     """Draws a metric over rates, a line for each of the curves."""
 
@@ -79,9 +76,8 @@ def _curves(
         for k, curve in enumerate(curves):
             rates = np.array([100 * point["rate"] for point in curve["points"]], float)
             of = [point["metrics"][metric] for point in curve["points"]]
-            mean = np.array([np.nan if m["mean"] is None else m["mean"] for m in of], float)
-            ends = [m.get("ci95") or (None, None) for m in of]
-            low, high = (np.array([np.nan if e[i] is None else e[i] for e in ends]) for i in (0, 1))
+            mean = np.array([m["mean"] for m in of], float)  # None becomes NaN
+            low, high = np.array([m.get("ci95") or (None, None) for m in of], float).T
             axes.fill_between(rates, low, high, color=colour(k), alpha=0.13, linewidth=0)
             axes.plot(rates, mean, linestyle=dash(k), **mark(k))
         axes.margins(x=0.03)

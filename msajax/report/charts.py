@@ -25,9 +25,8 @@ class Bins(NamedTuple):
     """Holds groups of samples in the order of their labels.
 
     Attributes:
-        names: one for each group.
         rows: the numbers of the samples of each group, at least one.
-        sort: what the groups are made of, in words.
+        sort: a phrase for what the groups are made of.
     """
 
     names: list[str]
@@ -36,14 +35,14 @@ class Bins(NamedTuple):
 
     @property
     def angle(self) -> int:
-        """How far names are turned, in degrees: more where there is less room between them."""
+        """Returns the degrees by which names are turned: more where there is less room."""
         if sum(map(len, self.names)) + len(self.names) <= 44:
             return 0
         return 30 if len(self.names) <= _MOST_AT_30 else 60
 
     @property
     def room(self) -> int:
-        """Pixels below a chart that names its bins there."""
+        """Returns the pixels below a chart that names its bins there."""
         longest = max(map(len, self.names))
         return {0: 0, 30: 22 + 4 * longest, 60: 16 + 5 * longest}[self.angle]
 
@@ -134,7 +133,7 @@ def curves(
     """Draws a value of metrics.jsonl over epochs, a line per random seed.
 
     Args:
-        key: what names the value in a line.
+        key: the name of the value in a line.
         best: the chosen epoch of each seed, which is marked.
 
     Returns:

@@ -14,8 +14,6 @@ from msajax.report.page import Panel, render, shortened
 from msajax.results.legend import arrow, larger_is_better
 from msajax.runs import manifest
 
-_OVER = {"samples": "over samples", "videos": "over videos", "seeds": "over random seeds"}
-
 
 def comparison_page(report: Mapping[str, Any]) -> str:
     """Returns the result of `comparison.compare` as a page of its own."""
@@ -68,9 +66,9 @@ def _chart(metric: str, pair: Mapping[str, Any]) -> Chart | None:
     if math.isnan(values["difference"]):
         return None
     rows = [
-        (words, [values["difference"]], interval)
-        for key, words in _OVER.items()
-        if (interval := values[f"ci95_{key}"]) is not None and not math.isnan(interval[0])
+        (f"over {name}", [values["difference"]], interval)
+        for name, interval in compare.known_intervals(values).items()
+        if not math.isnan(interval[0])
     ]
     better = "above" if larger_is_better(metric) else "below"
     return Chart(

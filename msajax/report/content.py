@@ -29,7 +29,7 @@ class LabelledScores:
     """Holds samples with labels and what a run says of them: N samples, K outputs or classes.
 
     Attributes:
-        kind: a name in `msajax.tasks.TASKS`.
+        kind: names the task in `msajax.tasks.TASKS`.
         names: the K outputs or classes.
         ids: `[N]`.
         labels: `[N, K]`; classes are `[N, 1]`, counted from 0.
@@ -54,17 +54,17 @@ class LabelledScores:
 
     @property
     def task(self) -> type[Task]:
-        """The task, which says what is shown of its scores."""
+        """Returns the task, which says what is shown of its scores."""
         return TASKS[self.kind]
 
     @functools.cached_property
     def errors(self) -> NDArray:
-        """How wrong each score is, `[N]`, and NaN where that is unknown."""
+        """Tells how wrong each score is, `[N]`, and NaN where that is unknown."""
         return self.task.errors(self.labels, self.scores)
 
     @property
     def scored(self) -> ScoredSamples:
-        """The same as tasks read it."""
+        """Returns the same as tasks read it."""
         return ScoredSamples(self.names, self.labels, self.scores, self.sd, self.low, self.high)
 
 
@@ -72,8 +72,8 @@ def read_labelled(path: str, size: int, otherwise: str) -> LabelledScores:
     """Reads a file of predictions with labels.
 
     Args:
-        size: how many samples it must hold.
-        otherwise: how the message ends if it does not: who says so, and what to do.
+        size: the number of samples that it must hold.
+        otherwise: the end of the message if it does not: who says so, and what to do.
 
     Raises:
         UserError: if it cannot be read, lacks a label or a score, or is not of that size.
@@ -184,11 +184,7 @@ def _read_optional(path: str) -> Any:
 
 
 def read_folds(path: str) -> dict[str, Any]:
-    """Reads folds.json of a cross-validation.
-
-    Raises:
-        UserError: for content that no cross-validation has written.
-    """
+    """Reads folds.json; raises `UserError` for content that no cross-validation has written."""
     results = read_json(path)
     with reading(path, "Delete it: the train command of these folds then writes it anew."):
         _require_form(results, _FOLDS)
@@ -251,7 +247,7 @@ _FOLDS = {
     "seeds": [[int]],
     "best_epoch": [[int]],
     "metrics": {
-        str: {"mean": _NUMBER, "sd_folds": _NUMBER, "sd_seeds": _NUMBER, "folds": [_NUMBER]},
+        str: {"mean": _NUMBER, "sd_folds": _NUMBER, "sd_seeds": _NUMBER, "folds": [_NUMBER]}
     },
     "pooled": {"samples": int, "metrics": {str: {"value": _NUMBER, "ci95": [_NUMBER]}}},
     "floors": {str: {str: _NUMBER}},
@@ -329,11 +325,9 @@ def _require_metrics(test: Mapping[str, Any], floors: Mapping[str, Any]) -> None
         raise _WrongForm("it has no metric of test")
     for name, values in test.items():
         try:
-            is_metric = bool(base_of(name))
-        except ValueError:
-            is_metric = False
-        if not is_metric:
-            raise _WrongForm(f"{name} is no metric")
+            base_of(name)
+        except ValueError as error:
+            raise _WrongForm(f"{name} is no metric") from error
         _require_length(f"ci95 of {name}", values["ci95"], 2)
         if (values["ci95"][0] is None) != (values["ci95"][1] is None):
             raise _WrongForm(f"ci95 of {name} has one end")

@@ -78,12 +78,12 @@ class Key:
 
     @property
     def colour(self) -> int:
-        """The number of the colour in the style sheet, from 1."""
+        """Returns the number of the colour in the style sheet, from 1."""
         return self.series % SERIES + 1
 
     @property
     def dashes(self) -> str:
-        """The dashes of a line, as SVG has them."""
+        """Returns the dashes of a line, as SVG has them."""
         style = dash(self.series)
         return "none" if style == "-" else " ".join(f"{_THICK * part:g}" for part in style[1])
 
@@ -114,9 +114,9 @@ class Drawing:
     """Describes what is drawn on one pair of axes.
 
     Attributes:
-        description: what it shows, for those who do not see it.
+        description: words for those who do not see it.
         paint: draws on the axes that it is given.
-        labels: what the horizontal and the vertical axis show.
+        labels: words at the horizontal and at the vertical axis.
         left: pixels beside the axes, for the labels of ticks.
         below: pixels below them, and of height, beyond what numbers need.
     """
@@ -153,8 +153,7 @@ class Chart:
     """Holds a drawing and the words around it.
 
     Attributes:
-        keys: what its lines and marks stand for; () where nothing needs a key.
-        note: how to read it.
+        keys: explain lines and marks; () where nothing needs a key.
     """
 
     title: str
@@ -164,7 +163,7 @@ class Chart:
 
     @property
     def svg(self) -> Markup:
-        """An `svg` element without size, colours or font of its own; the same for the same."""
+        """Draws an `svg` element without size, colours or font of its own, always the same."""
         file, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with warnings.catch_warnings(), self.drawing.figure() as figure:
             warnings.simplefilter("ignore")  # of letters that the measuring font lacks
@@ -242,11 +241,7 @@ def _inline(text: str, description: str) -> Markup:
         if element.tag != "text":
             element.text = None
         element.tail = None
-    root.attrib = {
-        "viewBox": root.attrib["viewBox"],
-        "role": "img",
-        "aria-label": description,
-    }
+    root.attrib = {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": description}
     return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 

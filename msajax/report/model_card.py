@@ -29,11 +29,7 @@ _CUTS = {
 
 
 def make(folder: RunFolder) -> None:
-    """Writes the card of a run that has ended, beside the bundle's other files.
-
-    Raises:
-        UserError: if a file of the run is damaged, or the card cannot be written.
-    """
+    """Writes a run's card; raises `UserError` for a damaged file, or if it cannot be written."""
     bundle = read_json(os.path.join(folder.bundle, DESCRIPTION))
     run = read_json(folder.file(manifest.RUN))
     write_text(folder.file(manifest.CARD), model_card(folder.read_results(), bundle, run))
@@ -79,7 +75,7 @@ def model_card(
     return fill(
         "model_card.md",
         markdown=markdown,
-        quoted=_quoted,
+        quoted=_yaml_string,
         title=f"{bundle['model']['name']} of {' and '.join(spec.modalities)}",
         tags=["msajax", "jax", "flax", "multimodal", spec.label_kind, *spec.modalities],
         measured=measured,
@@ -147,7 +143,7 @@ def markdown(text: Any) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _quoted(text: str) -> str:
+def _yaml_string(text: str) -> str:
     """Writes text as a string of YAML."""
     escaped = _visible(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

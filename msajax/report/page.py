@@ -55,9 +55,7 @@ class Panel:
     """Holds one section of a page.
 
     Attributes:
-        heading: its words; also the entry in the table of contents.
-        body: HTML, as `fragment` makes it.
-        charts: what is drawn of it in files of figures.
+        charts: the charts that files of figures draw.
     """
 
     heading: str
@@ -69,11 +67,12 @@ class Panel:
         """Fills a template, whose value "charts" or "chart" is what it draws.
 
         Args:
-            drawn: what the template shows without a drawing, and figures need one for.
-            **values: what the template names; all are escaped.
+            drawn: charts of what the template shows without a drawing, for files of figures.
+            **values: values that the template names; all are escaped.
         """
         charts = [*values.get("charts", ()), values.get("chart"), *drawn]
-        return cls(heading, fragment(template, **values), [chart for chart in charts if chart])
+        body = Markup(fill(template, **values))  # which has escaped the values
+        return cls(heading, body, [chart for chart in charts if chart])
 
 
 @functools.cache
@@ -106,23 +105,10 @@ def fill(template: str, **values: Any) -> str:
     return _templates().get_template(template).render(**values)
 
 
-def fragment(template: str, **values: Any) -> Markup:
-    """Fills a template of HTML, such as `samples.html`; all values are escaped."""
-    return Markup(fill(template, **values))
-
-
 def render(
-    title: str,
-    panels: Sequence[Panel],
-    *,
-    eyebrow: str = "",
-    facts: Sequence[str] = (),
+    title: str, panels: Sequence[Panel], *, eyebrow: str = "", facts: Sequence[str] = ()
 ) -> str:
     """Makes a page, in which no script can run: its content security policy forbids them.
-
-    Args:
-        eyebrow: a few words above the heading.
-        facts: short phrases below it.
 
     Returns:
         A whole HTML document; the same values give the same text.

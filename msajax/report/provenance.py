@@ -29,6 +29,7 @@ def training(content: Content) -> Panel:
     of_run = {*best, *(failure["seed"] for failure in found["failed"])}
     lines = [line for line in content.lines if line["seed"] in of_run]
 
+    # In words how long the run trained, then curves, and what every seed has reached.
     said = (
         f"Each random seed trained for at most {found.get('epochs', max(found['best_epoch']))} "
         f"epochs; the epoch of its best {name} on validation was chosen, which a mark shows."

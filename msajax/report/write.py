@@ -9,12 +9,7 @@ from msajax.files import as_strict, write_json, write_text
 from msajax.metrics.table import report_sentiment
 from msajax.report import behaviour, compared, predicted, provenance
 from msajax.report.charts import Row, value_rows
-from msajax.report.content import (
-    Content,
-    read_content,
-    read_folds,
-    read_labelled,
-)
+from msajax.report.content import Content, read_content, read_folds, read_labelled
 from msajax.report.figures import Chart
 from msajax.report.page import Panel, draw_figures, render, shortened, write_figures
 from msajax.results import findings, legend
@@ -26,6 +21,7 @@ from msajax.results.tables import (
     results_legend,
 )
 from msajax.runs import manifest
+from msajax.runs.claim import FOLDS, FOLDS_PREDICTIONS
 from msajax.runs.folder import RunFolder
 from msajax.training.loop import failure_message
 
@@ -52,18 +48,16 @@ def make(folder: RunFolder, comparison: Mapping[str, Any] | None = None, figures
     write_text(folder.file(manifest.REPORT), text)
 
 
-def make_of_folds(
-    workdir: str, folders: Sequence[RunFolder], names: Sequence[str], figures: str = ""
-) -> None:
+def make_of_folds(workdir: str, folders: Sequence[RunFolder], figures: str = "") -> None:
     """Writes the report of a cross-validation that has ended, beside the folders of its folds.
 
     Args:
-        names: the files of results, of predictions, and of the report.
         figures: a folder for every chart as PDF and SVG; "" for none.
 
     Raises:
         UserError: if a file is missing or damaged, or the report cannot be written.
     """
+    names = (FOLDS, FOLDS_PREDICTIONS, manifest.REPORT)
     results, predictions, report = (os.path.join(workdir, name) for name in names)
     content = read_content(folders[0])
     content.settings["data"].pop("fold", None)  # all other settings are those of every fold
@@ -76,8 +70,8 @@ def make_of_folds(
     is_sentiment = report_sentiment(found["metrics"])
     made = [
         _finding_of_folds(found),
-        _metrics(*folds_cells(found), folds_legend(found)),
-        _folds(found, folders),
+        _results_panel(*folds_cells(found), folds_legend(found)),
+        _folds_panel(found, folders),
         predicted.scatter(pooled),
         predicted.residuals(pooled, is_sentiment),
         predicted.confusion(pooled, is_sentiment),
@@ -112,7 +106,7 @@ def panels_of(content: Content) -> list[Panel]:
     is_sentiment = report_sentiment(results["test"])
     panels = [
         _finding_of_run(results),
-        _metrics(*results_cells(results), results_legend(results)),
+        _results_panel(*results_cells(results), results_legend(results)),
         provenance.training(content),
         predicted.scatter(test),
         predicted.residuals(test, is_sentiment),
@@ -212,7 +206,6 @@ def _finding(
     Args:
         facts: a term, its value and its meaning each.
         rows: the model's values in the chart; without any there is no chart.
-        notes: what else is to be said.
     """
     name, drawn = findings.headline(results), list(rows)
     if name in (hardest := findings.hardest_floors(results)):
@@ -235,17 +228,15 @@ def _finding(
     )
 
 
-def _metrics(
-    columns: Sequence[str],
-    cells: Mapping[str, Sequence[str]],
-    terms: Sequence[tuple[str, str]],
+def _results_panel(
+    columns: Sequence[str], cells: Mapping[str, Sequence[str]], terms: Sequence[tuple[str, str]]
 ) -> Panel:
     """Makes the panel of all metrics: columns, cells by metric, and a legend."""
     rows = [(shortened(name, 40), legend.arrow(name), of) for name, of in cells.items()]
     return Panel.of("Results", "results.html", columns=columns, rows=rows, terms=terms)
 
 
-def _folds(results: Mapping[str, Any], folders: Sequence[RunFolder]) -> Panel:
+def _folds_panel(results: Mapping[str, Any], folders: Sequence[RunFolder]) -> Panel:
     """Makes the panel of single folds, with links to those reports that are there."""
     name = findings.headline(pooled_results(results))
     rows = []

@@ -24,7 +24,6 @@ def finding(results: Mapping[str, Any], over: str = "") -> str:
     whether the hardest floor is beaten, where there is one.
 
     Args:
-        results: the content of a results.json.
         over: says what the mean is taken over, if not random seeds.
     """
     name = headline(results)
@@ -70,11 +69,11 @@ def against_floors(results: Mapping[str, Any]) -> list[str]:
     sentences = [_sentence(beside) for beside in found if beside.metric in _SELECTION]
     others = [beside for beside in found if beside.metric not in _SELECTION]
     if lost := [c for c in others if c.gain <= 0]:
-        sentences.append(f"No better than the floor on test: {_listed(lost)}.")
+        sentences.append(f"No better than the floor on test: {_list_metrics(lost)}.")
     if unsure := [c for c in others if c.gain > 0 and c.doubt]:
         sentences.append(
             "Better than the floor on test, but not distinguishable from it (it lies in the "
-            f"interval or within the seeds' sd): {_listed(unsure)}."
+            f"interval or within the seeds' sd): {_list_metrics(unsure)}."
         )
     return sentences
 
@@ -128,7 +127,7 @@ def _sentence(beside: _BesideFloor, subject: str = "") -> str:
     return f"Test {metric} {mean} beats the {bound}."
 
 
-def _listed(found: list[_BesideFloor]) -> str:
+def _list_metrics(found: list[_BesideFloor]) -> str:
     return ", ".join(
         f"{c.metric} {legend.show(c.metric, c.mean)} (floor {legend.show(c.metric, c.bound)})"
         for c in found

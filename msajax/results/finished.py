@@ -9,7 +9,7 @@ from msajax.corpus.labels import as_targets
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle, load
 from msajax.results import measure
-from msajax.runs.claim import corpus_path, require_corpus
+from msajax.runs.claim import corpus_path, read_run, require_corpus
 from msajax.runs.folder import RunFolder
 from msajax.tasks import TASKS, Task, make_task
 
@@ -39,7 +39,7 @@ def open_finished(folder: RunFolder, *split_names: str) -> Finished:
     """
     folder.require_ended()
     path = corpus_path(folder.path)
-    folder.require_numerics()
+    read_run(folder.path)  # refuses a run of other numerics
     require_corpus(folder.path)
     results, bundle = folder.read_results(), load(folder.bundle)
     corpus = open_corpus(path, bundle.config.reading)
@@ -58,9 +58,7 @@ def largest_difference(run: Finished, measured: dict[str, Any], split_name: str)
     """Returns the largest difference of a seed's metric from that of results.json.
 
     Args:
-        run: the one that results.json is beside.
         measured: metrics over seeds, as `measure.summarize` returns them.
-        split_name: valid or test.
 
     Raises:
         UserError: if results.json is of other seeds or metrics.

@@ -14,8 +14,7 @@ class Floor(NamedTuple):
 
     Attributes:
         mark: a character that stands for the floor in a table.
-        name: the floor in words.
-        meaning: how such a score answers.
+        meaning: says how such a score answers.
     """
 
     mark: str
@@ -58,7 +57,7 @@ def show(metric: str, *values: float | None, form: str = "{}") -> str:
     Args:
         metric: may be named with its output.
         values: None and NaN, which stand for the undefined, become a dash.
-        form: where they go, with one `{}` for each; the unit follows.
+        form: text with one `{}` for each value; the unit follows it.
     """
     unit, texts = row_of(metric).unit, []
     known = [value is not None and value == value for value in values]
@@ -97,7 +96,6 @@ def calibration(results: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
 
     Args:
         results: has "calibration", unless an older version wrote it.
-        metrics: those of the same results, by name.
     """
     found, task = results.get("calibration"), task_that_reports(metrics)
     if found is None:

@@ -3,7 +3,7 @@
 Before that, it asks only whether the split can be prepared.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,11 +41,7 @@ def score_split(
     """Reads, prepares and scores one split with parameters that are no longer chosen.
 
     Args:
-        corpus: where the split is.
-        name: train, valid or test.
-        preparation: fitted on the training split.
         budget: bytes above which the split streams.
-        scorer: the model.
 
     Raises:
         UserError: if a score is not finite.
@@ -65,18 +61,22 @@ def summarize(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, A
     Args:
         scores: `[S, N, K]`.
         labels: `[N, L]`.
-        task: says which metrics.
 
     Returns:
-        `{metric: {"mean", "sd", "seeds"}}`; sd has ddof 1 and is None for one seed.
+        `{metric: {"mean", "sd", "seeds"}}`, as `summarize_seeds`.
     """
     per_seed = [task.compute(score, labels) for score in scores]
-    summary = {}
-    for name in task.reported:
-        values = [m[name] for m in per_seed]
-        sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        summary[name] = {"mean": float(np.mean(values)), "sd": sd, "seeds": values}
-    return summary
+    return {name: summarize_seeds([m[name] for m in per_seed]) for name in task.reported}
+
+
+def summarize_seeds(values: Sequence[float]) -> dict[str, Any]:
+    """Summarises a metric of every random seed: "mean", "sd" (as `deviation`) and "seeds"."""
+    return {"mean": float(np.mean(values)), "sd": deviation(values), "seeds": list(values)}
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Returns the standard deviation of values (ddof 1); None for a single one."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def summarize_with_intervals(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
@@ -101,8 +101,6 @@ def report(
         scores: `{"valid": [S, N, K], "test": [S, N, K]}`; validation has the samples that chose.
         labels: `[N, L]` by the same splits, the same samples.
         train_labels: `[M, L]`, for the floors.
-        task: says which metrics.
-        calibration: what the mean over seeds is calibrated by.
 
     Returns:
         The entries valid, test, test_ensemble, floors and calibration.

@@ -23,8 +23,7 @@ class MetricTable:
     a name that is longer than its room goes on in the next line.
 
     Attributes:
-        header: what stands above the columns, that of the names included.
-        rows: their cells.
+        header: headings of the columns, that of the names included.
     """
 
     def __init__(self, title: str, header: Sequence[str]) -> None:
@@ -134,8 +133,7 @@ def pooled_results(results: Mapping[str, Any]) -> dict[str, Any]:
 def folds_cells(results: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
     """Returns the columns of a table of folds beside the metric, and their cells by metric."""
     several, hardest = len(_seeds_of_folds(results)) > 1, hardest_floors(results)
-    columns = ["over folds", *(["sd of seeds"] if several else [])]
-    rows = {}
+    columns, rows = ["over folds", *(["sd of seeds"] if several else [])], {}
     for name, values in results["metrics"].items():
         together = results["pooled"]["metrics"][name]
         cells = [mean_sd(name, {"mean": values["mean"], "sd": values["sd_folds"]})]

@@ -28,11 +28,7 @@ def drop_steps(split: Split, spec: CorpusSpec, modality: str, rate: float, draw:
     pieces. Special pieces, such as [CLS], stay as long as any other piece of the sample does.
 
     Args:
-        split: prepared.
-        spec: what the model reads.
-        modality: which one.
         rate: the share of the split's valid steps.
-        draw: the number of the draw.
     """
     step, valid = steps_of(split, spec, modality)
     drawn = _generator(draw, spec.modalities.index(modality)).random(valid.shape)
@@ -77,11 +73,8 @@ def add_noise(
     """Adds normal noise to the features of valid steps, drawn sample by sample.
 
     Args:
-        split: prepared.
-        spec: what the model reads.
         modality: one with features, no token ids.
         deviation: `[d]`, the size of the noise.
-        draw: the number of the draw.
     """
     noisy = _Noisy(
         split.features[modality],

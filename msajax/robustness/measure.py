@@ -26,8 +26,9 @@ from msajax.corpus.on_demand import moments
 from msajax.errors import UserError
 from msajax.preparation.apply import prepare
 from msajax.results import legend
+from msajax.results.findings import interval
 from msajax.results.finished import Finished, largest_difference
-from msajax.results.measure import summarize, summarize_with_intervals
+from msajax.results.measure import deviation, summarize, summarize_with_intervals
 from msajax.results.tables import MetricTable
 from msajax.robustness import disturbances
 from msajax.tasks import Task
@@ -44,7 +45,7 @@ _WORDS = {
 }
 
 
-def describe(curve: Mapping[str, Any]) -> str:
+def curve_in_words(curve: Mapping[str, Any]) -> str:
     """Puts what a curve is of into words."""
     return _WORDS[curve["kind"]].format(" and ".join(curve["modalities"]))
 
@@ -61,9 +62,9 @@ def print_robustness(report: Mapping[str, Any], console: Console) -> None:
     for curve in report["curves"]:
         points = {point["rate"]: point["metrics"][metric] for point in curve["points"]}
         cells = [legend.show(metric, points[rate]["mean"]) for rate in _SHOWN]
-        cells += [legend.show(metric, *points[_SHOWN[-1]]["ci95"], form="[{}, {}]")]
+        cells += [interval(metric, points[_SHOWN[-1]])]
         cells += [legend.show(metric, curve["area"][metric])]
-        table.add_row(Text(describe(curve)), *map(Text, cells))
+        table.add_row(Text(curve_in_words(curve)), *map(Text, cells))
     console.print(table)
     console.print()
     kinds = {curve["kind"] for curve in report["curves"]}
@@ -90,10 +91,8 @@ class Robustness:
     """Measures the curves of one run.
 
     Attributes:
-        run: the one that is measured.
-        split: its test split, prepared.
+        split: the test split, prepared.
         intact: the scores of that split as it is, `[S, N, K]`.
-        curves: which ones there are.
         deviations: `{modality: [d]}`, the noise on features that counts as 1.
     """
 
@@ -110,7 +109,7 @@ class Robustness:
             track: passes through the rates of all curves, of which there are so many, and shows
                 how far it is.
         """
-        run, spec = self.run, self.run.bundle.preparation.spec
+        run, spec, samples = self.run, self.run.bundle.preparation.spec, len(self.split)
         # At rate 0 nothing is drawn: it has the results of the run itself.
         at_rest = {
             name: {key: run.results["test"][name][key] for key in ("mean", "sd", "ci95")}
@@ -120,30 +119,35 @@ class Robustness:
         points = ((curve, rate) for curve in self.curves for rate in RATES[1:])
         without: dict[Curve, np.ndarray] = {}  # scores of samples that all lose a modality
         for curve, rate in track(points, len(self.curves) * (len(RATES) - 1)):
-            if curve.kind.startswith("drop_") and curve.kind != "drop_steps":
+            if curve.kind in ("drop_modality", "drop_pair"):
                 # No score depends on other samples, so that two scores of each, with the modality
                 # and without, serve all rates and draws.
                 if curve not in without:
-                    everywhere = np.ones(len(self.split), bool)
-                    without = {
-                        curve: self._score(
-                            disturbances.hide_modalities(self.split, curve.modalities, everywhere)
-                        )
-                    }
+                    everywhere = np.ones(samples, bool)
+                    lost = disturbances.hide_modalities(self.split, curve.modalities, everywhere)
+                    without = {curve: self._score(lost)}
                 numbers = [spec.modalities.index(m) for m in curve.modalities]
-                drawn = [
-                    disturbances.drawn_rows(len(self.split), rate, draw, numbers)
-                    for draw in range(DRAWS)
-                ]
+                drawn = [disturbances.drawn_rows(samples, rate, k, numbers) for k in range(DRAWS)]
                 scores = [np.where(rows[:, None], without[curve], self.intact) for rows in drawn]
+            elif curve.kind == "noise":
+                (m,) = curve.modalities
+                noise = rate * self.deviations[m]
+                scores = [
+                    self._score(disturbances.add_noise(self.split, spec, m, noise, k))
+                    for k in range(DRAWS)
+                ]
             else:
-                scores = [self._disturbed(curve, rate, draw) for draw in range(DRAWS)]
+                (m,) = curve.modalities
+                scores = [
+                    self._score(disturbances.drop_steps(self.split, spec, m, rate, k))
+                    for k in range(DRAWS)
+                ]
             metrics = metrics_of_draws(np.stack(scores), self.split.labels, run.task)
             measured[curve].append({"rate": rate, "metrics": metrics})
         return {
             "metric": run.results["selection"],
             "metrics": list(run.task.reported),
-            "samples": len(self.split),
+            "samples": samples,
             "rates": list(RATES),
             "curves": [
                 {
@@ -157,13 +161,6 @@ class Robustness:
             "seeds": run.results["seeds"],
             "draws": DRAWS,
         }
-
-    def _disturbed(self, curve: Curve, rate: float, draw: int) -> np.ndarray:
-        spec, (m,) = self.run.bundle.preparation.spec, curve.modalities
-        if curve.kind == "noise":
-            deviation = rate * self.deviations[m]
-            return self._score(disturbances.add_noise(self.split, spec, m, deviation, draw))
-        return self._score(disturbances.drop_steps(self.split, spec, m, rate, draw))
 
     def _score(self, disturbed: Split) -> np.ndarray:
         return self.run.bundle.scorer.score(disturbed, "test", like=self.split)[0]
@@ -191,18 +188,14 @@ def begin(run: Finished) -> Robustness:
             f"it gives {here:.6g}: they are not of one run. Delete results.json: the run's train "
             "command then writes it anew."
         )
-    return Robustness(run, split, intact, _curves(run, split), _deviations(run))
-
-
-def _curves(run: Finished, split: Split) -> tuple[Curve, ...]:
-    spec = run.bundle.preparation.spec
-    found = [Curve("drop_modality", (m,)) for m in spec.modalities]
-    found += [Curve("drop_pair", pair) for pair in itertools.combinations(spec.modalities, 2)]
+    curves = [Curve("drop_modality", (m,)) for m in spec.modalities]
+    curves += [Curve("drop_pair", pair) for pair in itertools.combinations(spec.modalities, 2)]
     for m in spec.modalities:
         # With one step in each sample, losing steps is losing the modality.
         if disturbances.steps_of(split, spec, m)[1].sum(axis=1).max() > 1:
-            found.append(Curve("drop_steps", (m,)))
-    return (*found, *(Curve("noise", (m,)) for m in spec.modalities if spec.has_features(m)))
+            curves.append(Curve("drop_steps", (m,)))
+    curves += [Curve("noise", (m,)) for m in spec.modalities if spec.has_features(m)]
+    return Robustness(run, split, intact, tuple(curves), _deviations(run))
 
 
 def without_noise(run: Finished) -> list[str]:
@@ -223,27 +216,8 @@ def _deviations(run: Finished) -> dict[str, np.ndarray]:
         budget = run.bundle.config.data.device_memory_budget
         train, _ = prepare(run.corpus.split("train"), preparation, budget)
         for m in others:
-            found[m] = moments(_Rows(train.features[m]), train.masks[m])[1]
+            found[m] = moments(train.features[m], train.masks[m])[1]
     return found
-
-
-class _Rows(NamedTuple):
-    """Reads prepared features by rows alone, also those that are prepared as they are read."""
-
-    features: Any
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(N, T, d)."""
-        return self.features.shape
-
-    def __len__(self) -> int:
-        """Returns the number of samples N."""
-        return self.features.shape[0]
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        """Returns features `[n, T, d]`."""
-        return self.features[rows, :]
 
 
 def metrics_of_draws(
@@ -254,7 +228,6 @@ def metrics_of_draws(
     Args:
         scores: `[D, S, N, K]`.
         labels: `[N, L]`.
-        task: says which metrics.
 
     Returns:
         `{metric: {"mean", "sd", "ci95"}}`: the mean over draws and seeds; the deviation over seeds
@@ -269,14 +242,12 @@ def metrics_of_draws(
     found = {}
     for name, values in rows.items():
         of_seeds = np.mean(np.reshape(values["seeds"], (draws, seeds)), axis=0)
-        sd = float(np.std(of_seeds, ddof=1)) if seeds > 1 else None
-        found[name] = {"mean": values["mean"], "sd": sd, "ci95": values["ci95"]}
+        found[name] = {"mean": values["mean"], "sd": deviation(of_seeds), "ci95": values["ci95"]}
     return found
 
 
 def area(points: Sequence[dict[str, Any]], metric: str) -> float:
     """Averages a metric over the rates of a curve, by trapezoids; NaN if a value is undefined."""
     rates = [point["rate"] for point in points]
-    values = [point["metrics"][metric]["mean"] for point in points]
-    known = [np.nan if value is None else value for value in values]
-    return float(np.trapezoid(known, rates) / (rates[-1] - rates[0]))
+    values = np.array([point["metrics"][metric]["mean"] for point in points], float)
+    return float(np.trapezoid(values, rates) / (rates[-1] - rates[0]))

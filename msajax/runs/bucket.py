@@ -4,13 +4,12 @@
 again for half a minute when a server fails, so that nothing here does.
 """
 
-import contextlib
 import logging
 import os
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import fsspec
 from etils import epath
@@ -19,6 +18,7 @@ from etils.epath import backend
 from msajax.errors import UserError, first_line
 
 T = TypeVar("T")
+_NO_BUCKET = object()
 
 PATIENCE_SECONDS = 60.0  # after which a server counts as one that does not answer
 PART_BYTES = 50 * 2**20  # the most that one request sends
@@ -33,11 +33,7 @@ class Bucket:
     """
 
     def __init__(self, url: str) -> None:
-        """Finds what serves such URLs, and credentials.
-
-        Raises:
-            UserError: if there is no package for it, or no bucket is named.
-        """
+        """Finds what serves such URLs; raises `UserError` without a package for it, or a bucket."""
         self.url = url.rstrip("/")
         self._scheme, _, self._root = self.url.partition("://")
         if not self._root.partition("/")[0]:
@@ -59,13 +55,9 @@ class Bucket:
 
     def read(self, name: str) -> bytes | None:
         """Reads an object; returns None if there is none."""
-
-        def read(beats: fsspec.Callback) -> bytes | None:
-            with contextlib.suppress(FileNotFoundError):
-                return self._files.cat_file(self._url(name))
-            return None
-
-        return self._bounded("read", read)
+        return self._bounded(
+            "read", lambda beats: self._files.cat_file(self._url(name)), absent=None
+        )
 
     def write(self, name: str, content: bytes) -> None:
         """Replaces an object by a small one."""
@@ -75,13 +67,11 @@ class Bucket:
         """Brings an object into a file, making its folder; returns whether there was one."""
 
         def get(beats: fsspec.Callback) -> bool:
-            with contextlib.suppress(FileNotFoundError):
-                self._files.get_file(self._url(name), path, callback=beats)
-                return True
-            return False
+            self._files.get_file(self._url(name), path, callback=beats)
+            return True
 
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        return self._bounded("read", get)
+        return self._bounded("read", get, absent=False)
 
     def put(self, path: str, name: str) -> None:
         """Replaces an object by a file's content."""
@@ -94,23 +84,25 @@ class Bucket:
 
     def remove(self, name: str) -> None:
         """Removes an object, if it is there."""
-
-        def remove(beats: fsspec.Callback) -> None:
-            with contextlib.suppress(FileNotFoundError):
-                self._files.rm_file(self._url(name))
-
-        self._bounded("written", remove)
+        self._bounded("written", lambda beats: self._files.rm_file(self._url(name)), absent=None)
 
     def _url(self, name: str) -> str:
         return f"{self.url}/{name}"
 
-    def _bounded(self, what: str, request: Callable[[fsspec.Callback], T], seconds: float = 0) -> T:
+    def _bounded(
+        self,
+        what: str,
+        request: Callable[[fsspec.Callback], T],
+        seconds: float = 0,
+        absent: Any = _NO_BUCKET,
+    ) -> T:
         """Returns the result of a request; gives it up when it shows no sign of life for too long.
 
         Args:
             what: reached, read or written, which the bucket cannot be if it fails.
             request: is given what it must call with every part that was sent or received.
             seconds: more silence than `PATIENCE_SECONDS` that is allowed.
+            absent: the result if there is no such object; without it the bucket is missing.
 
         Raises:
             UserError: for whatever goes wrong with the request.
@@ -139,7 +131,9 @@ class Bucket:
                 f"{self.url}: {self._scheme}:// needs a package that is not installed: "
                 f"{first_line(error)}."
             ) from error
-        if isinstance(error, FileNotFoundError):  # a missing object is no error
+        if isinstance(error, FileNotFoundError):
+            if absent is not _NO_BUCKET:
+                return absent
             raise self._unusable(what, "there is no such bucket") from error
         if error is not None:
             raise self._unusable(what, first_line(error).rstrip(".")) from error

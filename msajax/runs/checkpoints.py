@@ -114,7 +114,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                 step,
                 args=ocp.args.Composite(
                     state=ocp.args.StandardSave(flat),
-                    digest=ocp.args.JsonSave({"sha256": _digest(flat)}),
+                    digest=ocp.args.JsonSave({"sha256": _state_digest(flat)}),
                 ),
             )
             if not saved:
@@ -134,7 +134,7 @@ class Checkpoints(contextlib.AbstractContextManager):
             yield
         except Exception as error:  # orbax and tensorstore raise many kinds
             raise UserError(
-                f"A checkpoint cannot be written to {self._folder}: {_reason(error)}. The last "
+                f"A checkpoint cannot be written to {self._folder}: {_why_not(error)}. The last "
                 "whole one is kept; when there is room, and the right to write, the same command "
                 "continues from it."
             ) from error
@@ -177,7 +177,7 @@ class Checkpoints(contextlib.AbstractContextManager):
                     ),
                 )
                 flat = {key: np.asarray(value) for key, value in restored.state.items()}
-                if _digest(flat) != restored.digest["sha256"]:
+                if _state_digest(flat) != restored.digest["sha256"]:
                     raise ValueError("its content does not match its digest")
                 for key, x in expected.items():
                     if flat[key].shape != x.shape:
@@ -235,14 +235,14 @@ def _flatten(state: Any) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def _digest(flat: dict[str, np.ndarray]) -> str:
+def _state_digest(flat: dict[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for key in sorted(flat):
         update_digest(digest, key, np.atleast_1d(flat[key]))
     return digest.hexdigest()
 
 
-def _reason(error: Exception) -> str:
+def _why_not(error: Exception) -> str:
     """Returns the system's word for what storage lacks, without the libraries' own paths."""
     said = str(error)
     numbers = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)

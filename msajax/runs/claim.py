@@ -2,17 +2,18 @@
 
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msajax.checks import differences, is_url
 from msajax.config import SYNTHETIC, Config, from_config_dict, identity
 from msajax.config.identity import require_numerics
 from msajax.errors import UserError
-from msajax.files import meant, name_inside, read_json, require_writable
+from msajax.files import meant, name_inside, partial, read_json, require_writable
 from msajax.runs import manifest
 
-FOLDS = "folds.json"  # what a cross-validation leaves; its runs are in fold_0, fold_1, …
+# What a cross-validation leaves; its runs are in fold_0, fold_1, …
+FOLDS, FOLDS_PREDICTIONS = "folds.json", "predictions.csv"
 
 
 def require_ended(path: str) -> None:
@@ -29,11 +30,7 @@ def require_ended(path: str) -> None:
 
 
 def corpus_path(path: str) -> str:
-    """Returns where the corpus of the run in a folder is, as its run.json says.
-
-    Raises:
-        UserError: if run.json is missing or damaged.
-    """
+    """Returns where a run's corpus is; raises `UserError` if run.json is missing or damaged."""
     path = os.path.join(path, manifest.RUN)
     try:
         return os.fspath(read_json(path)["corpus"]["path"])
@@ -77,13 +74,48 @@ def refuse_folds(workdir: str, mode: str) -> None:
 
 def require_place(workdir: str) -> None:
     """Raises `UserError` unless a folder can be made and written at `workdir`; makes nothing."""
-    if os.path.exists(workdir) and not os.path.isdir(workdir):
-        raise UserError(f"The workdir {workdir} is a file; it must be a folder.")
+    refuse_file(workdir)
     try:
         require_writable(workdir)
     except UserError as error:
         why = str(error.__cause__.strerror)
         raise UserError(f"The workdir {workdir} cannot be written: {why}.") from error
+
+
+def goes_on(workdir: str, name: str, why: str = "") -> bool:
+    """Says whether a study may go on in a folder, as it holds the file of that name.
+
+    Args:
+        why: more words for the message about a folder that holds other files alone.
+
+    Raises:
+        UserError: for a file, and for a folder that holds something else.
+    """
+    refuse_file(workdir)
+    there = set(os.listdir(workdir)) if os.path.isdir(workdir) else set()
+    if name in there:
+        return True
+    if others := there - {manifest.LOCK, partial(name)}:
+        raise UserError(
+            f"The workdir {workdir} holds {min(others)!r} but no {name}{why}: choose an empty one "
+            "or a new one."
+        )
+    return False
+
+
+def refuse_file(workdir: str) -> None:
+    """Raises `UserError` for a file in the place of a folder."""
+    if os.path.exists(workdir) and not os.path.isdir(workdir):
+        raise UserError(f"The workdir {workdir} is a file; it must be a folder.")
+
+
+def require_no_difference(workdir: str, what: str, found: Sequence[str]) -> None:
+    """Raises `UserError` if settings differ from those of the `what` that a folder holds."""
+    if found:
+        raise UserError(
+            f"The workdir {workdir} holds another {what} ({'; '.join(found)}): choose another "
+            f"--workdir, or the settings of that {what}."
+        )
 
 
 def refuse_other_run(
@@ -92,9 +124,7 @@ def refuse_other_run(
     """Refuses a folder that belongs to another run than this one, or than its first epochs.
 
     Args:
-        folder: may not exist yet.
-        config: the experiment.
-        digests: those of its corpus and its text encoder, by name; None before they are known.
+        digests: digests of its corpus and its encoders, by name; None before they are known.
         beside: a path that may lie in the folder before the run does, such as that of a trace.
 
     Raises:
@@ -145,11 +175,7 @@ def refuse_other_run(
             f"the rates of optim.schedule = {config.optim.schedule} depend on the last planned "
             "step. Choose another --workdir, or that number of epochs."
         )
-    if found:
-        raise UserError(
-            f"The workdir {folder} holds another run ({'; '.join(found)}): choose another "
-            "--workdir, or the settings of that run."
-        )
+    require_no_difference(folder, "run", found)
 
 
 def run_of_bundle(folder: str) -> str:

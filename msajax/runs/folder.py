@@ -25,16 +25,9 @@ from msajax.config import Config
 from msajax.config.identity import NUMERICS
 from msajax.config.registry import registered, warn_of_other_source
 from msajax.errors import UserError, writing
-from msajax.files import (
-    as_strict,
-    read_json,
-    strict_json,
-    write_bytes,
-    write_json,
-    write_text,
-)
+from msajax.files import as_strict, read_json, strict_json, write_bytes, write_json, write_text
 from msajax.runs import manifest
-from msajax.runs.claim import read_run, refuse_other_run, require_ended, require_place
+from msajax.runs.claim import refuse_other_run, require_ended, require_place
 from msajax.runtime import processes
 
 logger = logging.getLogger(__name__)
@@ -61,20 +54,16 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> str:
-        """The folder of checkpoints."""
+        """Returns the folder of checkpoints."""
         return self.file(manifest.CHECKPOINTS)
 
     @property
     def bundle(self) -> str:
-        """The folder of the model that the run produced."""
+        """Returns the folder of the model that the run produced."""
         return self.file(manifest.BUNDLE)
 
     def make(self) -> None:
-        """Makes the folder if needed, in the first process.
-
-        Raises:
-            UserError: in all processes, if it cannot be written.
-        """
+        """Makes the folder if needed; raises `UserError` in all processes if it cannot be."""
 
         def make() -> None:
             require_place(self.path)
@@ -164,10 +153,6 @@ class RunFolder:
         except (UserError, LookupError, TypeError):
             return None
         return devices if alone and isinstance(devices, int) and devices > 0 else None
-
-    def require_numerics(self) -> None:
-        """Raises `UserError` for a run whose numbers this program would not give again."""
-        read_run(self.path)
 
     def claim(self, config: Config, digests: Mapping[str, str], beside: str | None = None) -> None:
         """Refuses a folder that belongs to another run than this one, or than its first epochs.
@@ -274,7 +259,6 @@ class RunFolder:
         """Drops the lines of epochs after `epoch`: they will be written again.
 
         Args:
-            epoch: the last one that is done.
             seeds: random seeds whose lines these are; others have other checkpoints.
             running: random seeds that train on. Lines that call them stopped, because the epochs
                 of a shorter run were over, no longer do.

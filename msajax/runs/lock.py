@@ -25,11 +25,7 @@ class Lock(contextlib.AbstractContextManager):
         self._path, self._file = os.path.join(folder, LOCK), None
 
     def __enter__(self) -> "Lock":
-        """Takes the lock, in the first process.
-
-        Raises:
-            UserError: in all processes, naming the owner, if another one has it.
-        """
+        """Takes the lock; raises `UserError`, in all processes, naming another owner."""
         processes.of_first(self._take)
         return self
 

@@ -27,9 +27,6 @@ class Entry:
     """Describes one name at the top of a run's folder, or a file in a folder that has such a name.
 
     Attributes:
-        name: a path in the run's folder.
-        is_folder: a folder, not a file.
-        upload: when it is uploaded.
         is_early: a start may leave it that ends before the folder is a run's, which it becomes with
             config.json.
         is_result: one of the results, which are all of the same trained model.

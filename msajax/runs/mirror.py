@@ -53,9 +53,6 @@ class Mirror(contextlib.AbstractContextManager):
     process. After `take`, leaving uploads everything, waits for it and gives the run back. The
     scratch folder goes in any case. What goes wrong is a `UserError` in all processes, which names
     the URL in place of the scratch folder.
-
-    Attributes:
-        path: the run's folder on this machine.
     """
 
     def __init__(self, workdir: str, stop: StopRequest | None = None) -> None:
@@ -321,7 +318,7 @@ class Uploads:
         """Brings an object into its file here, if it is still there."""
         path = os.path.join(self._folder, name)
         if self.bucket.get(name, path):
-            self._digests[name] = _digest(path)
+            self._digests[name] = _file_digest(path)
 
     def put_entry(self, entry: manifest.Entry) -> None:
         """Makes the bucket hold a file or folder as it is here; what is not here stays there.
@@ -335,7 +332,7 @@ class Uploads:
                 self._put_changed(name)
             return
         known = {n: digest for n, digest in self._digests.items() if _top(n) == entry.name}
-        if not here or known == {n: _digest(os.path.join(self._folder, n)) for n in here}:
+        if not here or known == {n: _file_digest(os.path.join(self._folder, n)) for n in here}:
             return
         marker = f"{UPLOADING}/{entry.name}"
         self.write(marker, b"")
@@ -354,7 +351,7 @@ class Uploads:
             return  # without reading it, as it may be large
         with folder_beside(self._folder) as copies:
             copy = shutil.copyfile(path, os.path.join(copies, "file"))  # it may grow meanwhile
-            digest = _digest(copy)
+            digest = _file_digest(copy)
             if self._digests.get(name) != digest:
                 self.put(copy, name)
                 self._digests[name] = digest
@@ -367,7 +364,7 @@ class Uploads:
         are replaced.
         """
         path = os.path.join(self._folder, manifest.RESULTS)
-        if os.path.exists(path) and _digest(path) == self._digests.get(manifest.RESULTS):
+        if os.path.exists(path) and _file_digest(path) == self._digests.get(manifest.RESULTS):
             return
         there = self.bucket.names()
         for entry in manifest.derived():
@@ -424,6 +421,6 @@ def _top(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _digest(path: str) -> str:
+def _file_digest(path: str) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

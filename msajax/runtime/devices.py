@@ -48,7 +48,7 @@ def choose(config: Config, recorded: int | None) -> None:
     is_named = "xla_force_host_platform_device_count" in flags or by_others
     if not (jax.distributed.is_initialized() or is_named):
         number = recorded or 1
-        there = _set(number)
+        there = _set_cpu_devices(number)
         if there != number:
             logger.info(
                 "JAX has started already: the run takes its %d CPU device(s), not %d.",
@@ -58,20 +58,16 @@ def choose(config: Config, recorded: int | None) -> None:
 
 
 def set_asked(mesh: MeshConfig) -> None:
-    """Sets the number that the configuration asks for, if it does.
-
-    Raises:
-        UserError: if JAX has started with another one.
-    """
+    """Sets the number that is asked for; raises `UserError` if JAX has started with another."""
     number = mesh.cpu_devices
-    if number and (there := _set(number)) != number:
+    if number and (there := _set_cpu_devices(number)) != number:
         raise UserError(
             f"mesh.cpu_devices = {number} comes too late: JAX has started in this process, with "
             f"{there} CPU device(s). Take 0 or {there}, or start the run in a new process."
         )
 
 
-def _set(number: int) -> int:
+def _set_cpu_devices(number: int) -> int:
     """Sets the number of CPU devices; returns the number that counts."""
     global _number_set
     try:
@@ -88,7 +84,6 @@ class Layout:
     """Says how a run's arrays lie on devices, and puts them there.
 
     Attributes:
-        mode: jit or pmap.
         seed_axis: how seeds share a program: map (one after another; if they are spread, those of
             each device) or vmap (all at once).
         mesh: the (seed, data, model) mesh of the devices of all processes.
@@ -100,17 +95,17 @@ class Layout:
 
     @property
     def data_devices(self) -> int:
-        """Devices over which the rows of a batch are spread."""
+        """Counts the devices over which the rows of a batch are spread."""
         return self.mesh.shape["data"]
 
     @property
     def seed_devices(self) -> int:
-        """Devices over which random seeds are spread."""
+        """Counts the devices over which random seeds are spread."""
         return self.mesh.shape["seed"]
 
     @property
     def maps_seeds(self) -> bool:
-        """Whether a program sees one device's seeds, and trains them one after another.
+        """Says whether a program sees one device's seeds, and trains them one after another.
 
         Each of them then is the program of one seed: on a CPU a product of several is slower.
         """
@@ -118,13 +113,13 @@ class Layout:
 
     @property
     def copies(self) -> int:
-        """How often the memory of this process holds an array that lies on all devices."""
+        """Counts how often the memory of this process holds an array that lies on all devices."""
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         return self.mesh.size // jax.process_count() if on_cpu else 1
 
     @functools.cached_property
     def for_rows(self) -> "Layout":
-        """The layout of inference, over the same devices.
+        """Returns the layout of inference, over the same devices.
 
         Where each trains seeds of its own in turn, it scores rows of its own with all seeds: as
         many rows for every device, however many seeds it has.
@@ -137,7 +132,7 @@ class Layout:
 
     @property
     def maps_rows(self) -> bool:
-        """Whether a program sees one device's rows, and sums over `data` itself.
+        """Says whether a program sees one device's rows, and sums over `data` itself.
 
         Left to XLA, every parameter's gradient is a message of its own: two processes on CPUs took
         5 times, four 11 times as long. Where parameters lie over `model` XLA must do it.
@@ -209,7 +204,7 @@ class Layout:
 
     @property
     def batch_sharding(self) -> NamedSharding:
-        """The sharding of arrays `[S, steps, B, …]` of batches."""
+        """Returns the sharding of arrays `[S, steps, B, …]` of batches."""
         return self.sharding("seed", None, "data")
 
     def put_rows(self, tree: Any) -> Any:
@@ -273,15 +268,13 @@ def make_layout(
     """Spreads a run over the devices of all its processes: seeds first, then rows.
 
     Args:
-        mesh: the settings `mesh.*`.
         seed_axis: map, vmap or auto. Auto is vmap on GPUs, where seeds then share every kernel, and
             where seeds are spread over processes; it is map on CPUs, where seeds one after another
             cost the same, and on TPUs, where they move half as much and compile in a fifth of the
             time.
-        seeds: how many random seeds the run has.
         model_dim: the model's width, which mesh.model must divide.
         rows: the rows of a batch, or of its part if gradients are accumulated; 0 for any number.
-        devices: in place of those that are there.
+        devices: those to take, in place of all that are there.
 
     Raises:
         UserError: if devices, seeds or the width do not fit.
@@ -307,6 +300,7 @@ def check_mesh(
 
     The arguments and errors are those of `make_layout`, but for the number of devices.
     """
+    # What is left to choose follows from the platform, then from the shape.
     is_auto = seed_axis == "auto"
     if is_auto:
         seed_axis = "vmap" if platform() == "gpu" else "map"
@@ -404,7 +398,6 @@ class Deal:
     counts as stopped there, and so takes no step.
 
     Attributes:
-        layout: says on which devices the slots are.
         seeds: `[P]`, the seed that is in each slot.
         stopped: `[P]` bool, slots whose seed takes no step.
         slots: `[S]`, the slot of each seed.
@@ -430,7 +423,7 @@ class Deal:
 
     @property
     def in_order(self) -> bool:
-        """Whether slot k holds seed k, and there is none beside these."""
+        """Says whether slot k holds seed k, and there is none beside these."""
         return np.array_equal(self.seeds, np.arange(len(self.slots)))
 
     def _taken(self, state: Any, which: np.ndarray) -> Any:

@@ -36,9 +36,6 @@ class StopRequest(contextlib.AbstractContextManager):
     after `PATIENCE_SECONDS`, because the run measures, the process ends with the exit code of a
     stopped run all the same: the checkpoint before stands, and what follows it comes out again bit
     for bit. A second signal ends the process at once, with 128 plus its number.
-
-    Attributes:
-        requested: whether a signal has come.
     """
 
     def __init__(self, has_begun: Callable[[], bool] = lambda: False) -> None:
@@ -109,6 +106,10 @@ def interruptible() -> Iterator[None]:
     """
     leaving = threading.Event()
 
+    def stop(number: int) -> NoReturn:
+        _say(f"error: Stopped by {signal.Signals(number).name}.")
+        leave(128 + number)
+
     def listen(ear: socket.socket) -> None:
         leaver = None
         with ear:
@@ -119,7 +120,7 @@ def interruptible() -> Iterator[None]:
                     leaver.join(TIDYING_SECONDS)
                     os._exit(128 + heard[0])
                 leaving.set()
-                leaver = threading.Thread(target=_stop, args=(heard[0],), daemon=True)
+                leaver = threading.Thread(target=stop, args=(heard[0],), daemon=True)
                 leaver.start()
         if leaver is not None:
             leaver.join()
@@ -166,11 +167,6 @@ def leave(code: int) -> NoReturn:
             os.write(2, b"\033[?25h")  # the cursor, which a bar hides
     finally:
         os._exit(code)
-
-
-def _stop(number: int) -> NoReturn:
-    _say(f"error: Stopped by {signal.Signals(number).name}.")
-    leave(128 + number)
 
 
 @contextlib.contextmanager

@@ -25,21 +25,17 @@ class Target(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """How many there are."""
+        """Counts the devices."""
         return math.prod(map(int, re.findall(r"\d+", self.size)))
 
     @property
     def memory(self) -> int:
-        """Bytes of one device."""
+        """Returns the bytes of one device."""
         return _MEMORY[f"{self.platform}:{self.kind}"]
 
 
 def parse_target(text: str) -> Target:
-    """Reads a target such as tpu:v5e:2x4 or gpu:h100:8.
-
-    Raises:
-        UserError: for any other text.
-    """
+    """Reads a target such as tpu:v5e:2x4 or gpu:h100:8; raises `UserError` for another text."""
     found = re.fullmatch(r"(tpu):(v5e|v6e):([1-9]\d?x[1-9]\d?)|(gpu):(h100):([1-9]\d{0,3})", text)
     if not found:
         raise UserError(

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from msajax.comparison.output import p_value
 from msajax.comparison.statistics import (
+    LEVEL,
     Pair,
     difference_intervals,
     groups_of,
@@ -50,6 +51,8 @@ from msajax.tasks import Task, make_task
 from msajax.training.transforms import parse_transform
 
 logger = logging.getLogger(__name__)
+
+RESULTS = "ablation.json"
 
 
 def print_ablation(report: Mapping[str, Any], console: Console) -> None:
@@ -99,21 +102,17 @@ def _terms(report: Mapping[str, Any]) -> list[str]:
     count, unit = len(report["subsets"]) - 1, report["unit"]
     tests = f"{count} tests" if count > 1 else "one test"
     least = smallest_p(report["groups"], count)
-    few = [
+    few = (
         f"Only {report['groups']} {unit}s: the smallest p that can come out is {least:.2g}, and "
-        "nothing can be shown.",
-    ]
+        "nothing can be shown."
+    )
     return [
-        *(few if least > 0.05 else []),
+        *([few] if least > LEVEL else []),
         f"all - it: the test {report['metric']} of all modalities less that of the subset; its "
         f"interval by bootstrap over {unit}s; p by exchanging whole {unit}s; Holm: for {tests}",
         "Which modalities to use is for validation to say: choosing by the test column is choosing "
         "on test.",
     ]
-
-
-RESULTS = "ablation.json"
-_LEVEL = 0.05  # of p after Holm
 
 
 def ablate(
@@ -129,11 +128,7 @@ def ablate(
     Runs that have ended are only read; one that has paused goes on.
 
     Args:
-        config: the experiment with all modalities.
-        workdir: the folder of the runs; made if needed.
-        stop_after_epochs: save and return after so many more epochs, of all runs together.
-        stop: asks to save and to return before the next step.
-        profile: folder for a trace of some steps, of the first run that trains.
+        config: the experiment with all modalities; the others are those of `runner.train_study`.
 
     Returns:
         The content of ablation.json, or None if a run has paused.
@@ -175,12 +170,12 @@ def ablate(
         task = make_task(spec.label_kind, spec.label_names, labels)
         return found
 
-    def other(name: str, path: str) -> str:
+    def other(path: str) -> str:
         if not os.path.exists(os.path.join(path, "config.json")):
             return ""
         return (
-            f"the run {name}, which is no subset of {', '.join(modalities)}: choose another "
-            "--workdir"
+            f"the run {os.path.basename(path)}, which is no subset of {', '.join(modalities)}: "
+            "choose another --workdir"
         )
 
     study = runner.Study(
@@ -197,10 +192,10 @@ def ablate(
     with processes.losses_noticed():
         if not runner.train_study(study, workdir, check, stop_after_epochs, stop, profile):
             return None
-        return processes.of_first(lambda: _measure(modalities, task, workdir))
+        return processes.of_first(lambda: _compare_runs(modalities, task, workdir))
 
 
-def _of_subset(config: Config, subset: tuple[str, ...]) -> tuple[Config, dict[str, str]]:
+def _of_subset(config: Config, subset: Sequence[str]) -> tuple[Config, dict[str, str]]:
     """Returns the checked configuration of a subset, and the digests of what it reads."""
     config = only(config, subset)
     corpus, encoders = open_corpus(config.data.path, config.reading), open_encoders(config)
@@ -251,21 +246,21 @@ def _with_known_groups(config: Config, corpus: Corpus, encoders: Any) -> Config:
 # --- the runs compared ---
 
 
-class _Ended(NamedTuple):
+class EndedRun(NamedTuple):
     """Holds the results and the test predictions of a run that has ended."""
 
     results: dict[str, Any]
     test: Predictions
 
 
-def _measure(modalities: Sequence[str], task: Task, workdir: str) -> dict[str, Any]:
+def _compare_runs(modalities: Sequence[str], task: Task, workdir: str) -> dict[str, Any]:
     """Compares runs that have ended; a file that holds the same already stays as it is."""
     runs = {}
     for size in range(len(modalities), 0, -1):
         for name in map("+".join, itertools.combinations(modalities, size)):
             folder = RunFolder(os.path.join(workdir, name))
             test = read_predictions(folder.file("predictions", "test.csv"))
-            runs[name] = _Ended(folder.read_results(), test)
+            runs[name] = EndedRun(folder.read_results(), test)
     report = compare_subsets(modalities, runs, task)
     seconds = sum(run.results["timing"]["train_seconds"] for run in runs.values())
     report["timing"] = {"train_seconds": round(seconds, 3)}
@@ -275,14 +270,12 @@ def _measure(modalities: Sequence[str], task: Task, workdir: str) -> dict[str, A
 
 
 def compare_subsets(
-    modalities: Sequence[str], runs: Mapping[str, _Ended], task: Task
+    modalities: Sequence[str], runs: Mapping[str, EndedRun], task: Task
 ) -> dict[str, Any]:
     """Pairs every subset of modalities with all of them, on the samples of the test split.
 
     Args:
-        modalities: all of them.
         runs: results and test predictions by the names of the folders, all modalities first.
-        task: what every run predicts.
 
     Returns:
         The content of ablation.json. Differences are the metric of all modalities less that of the
@@ -296,7 +289,7 @@ def compare_subsets(
     for pair, p_holm in zip(pairs.values(), adjusted, strict=True):
         pair["p_holm"] = p_holm
         gain = sign * pair["difference"]
-        pair["verdict"] = "noise" if not p_holm <= _LEVEL else "better" if gain > 0 else "worse"
+        pair["verdict"] = "noise" if not p_holm <= LEVEL else "better" if gain > 0 else "worse"
     group_of, unit = groups_of(of_all.test.ids)
     return {
         "metric": metric,
@@ -327,7 +320,7 @@ def compare_subsets(
     }
 
 
-def _pair(of_all: _Ended, run: _Ended, task: Task, metric: str) -> dict[str, Any]:
+def _pair(of_all: EndedRun, run: EndedRun, task: Task, metric: str) -> dict[str, Any]:
     """Compares a run with that of all modalities, on the random seeds that both have."""
     shared = [seed for seed in of_all.results["seeds"] if seed in run.results["seeds"]]
     if not shared:

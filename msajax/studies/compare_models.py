@@ -21,6 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from flax.traverse_util import unflatten_dict
 from rich.console import Console
 from rich.text import Text
 
@@ -32,7 +33,7 @@ from msajax.config.identity import NUMERICS
 from msajax.config.registry import OF_EVERY_MODEL, registered
 from msajax.corpus.folds import require_one_fold
 from msajax.errors import NON_FINITE, OK, STOPPED, USER_ERROR, UserError, on_one_line, writing
-from msajax.files import holds, json_text, partial, read_json, write_json, write_text
+from msajax.files import holds, json_text, read_json, write_if_new, write_json, write_text
 from msajax.models.build import declared
 from msajax.report import charts
 from msajax.report.figures import Chart
@@ -40,7 +41,7 @@ from msajax.report.page import Panel, render
 from msajax.results import legend
 from msajax.results.findings import interval, mean_sd
 from msajax.results.tables import MetricTable, print_sentences
-from msajax.runs.claim import FOLDS
+from msajax.runs.claim import FOLDS, goes_on, require_no_difference
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.manifest import LOCK
@@ -64,7 +65,7 @@ class Budget(NamedTuple):
     Attributes:
         trials: settings that are drawn from its space; 0 trains the settings that are declared.
         trial_seeds: random seeds of a trial.
-        hours: of this start, before what has not begun is left; None for no limit.
+        hours: time of this start, after which no contender begins; None for no limit.
         models: a Python file that registers models; "" for none.
     """
 
@@ -92,9 +93,6 @@ def compare_models(
         contenders: names of models, the reference first.
         config: what all have in common: the corpus, training, encoders, seeds. Settings of
             `model.*` that a contender does not read are left out of its experiment.
-        workdir: the folder; made if needed.
-        budget: what each gets.
-        stop: asks to stop.
         own: settings of contenders' own, `{name: {setting: value}}`.
 
     Returns:
@@ -106,17 +104,22 @@ def compare_models(
     config = checked(config)
     if budget.trials:  # a sweep has one test split; declared settings may be trained on all folds
         require_one_fold(config.data)
-    _check(budget)
+    _check_budget(budget)
     experiments = _experiments(contenders, config, budget, own or {})
-    identity_of_all = _identity(config, budget)
+    # What makes two comparisons the same; contenders may be added.
+    flat = {k: v for k, v in flatten(config).items() if k in identity(config) or k == "data.path"}
+    flat |= {"numerics": NUMERICS, "--trials": budget.trials, "--trial_seeds": budget.trial_seeds}
+    identity_of_all = json.loads(json_text(flat))  # as JSON has it: a tuple is a list
     _claim(workdir, identity_of_all, experiments)
     with writing(workdir):
         os.makedirs(workdir, exist_ok=True)
     last = None if budget.hours is None else time.monotonic() + 3600 * budget.hours
     with Lock(workdir):
         # Those that were compared here before, and are not named now, stay in the table.
-        names = [*experiments, *(n for n in _known(workdir) if n not in experiments)]
-        write = functools.partial(_write, workdir, config, identity_of_all, names, budget)
+        path = os.path.join(workdir, RESULTS)
+        before = read_json(path)["contenders"] if os.path.exists(path) else []
+        names = list(dict.fromkeys([*experiments, *(row["name"] for row in before)]))
+        write = functools.partial(_write_table, workdir, config, identity_of_all, names, budget)
         content = write()
         for name, text in experiments.items():
             if not os.path.exists(path := os.path.join(workdir, f"{name}.py")):
@@ -136,7 +139,7 @@ def compare_models(
         return content, not any(status.startswith((PAUSED, _KILLED)) for status in ends)
 
 
-def _check(budget: Budget) -> None:
+def _check_budget(budget: Budget) -> None:
     """Raises `UserError` for a budget that none can have."""
     for name, least in (("trials", 0), ("trial_seeds", 1)):
         value = getattr(budget, name)
@@ -162,34 +165,28 @@ def of_contender(config: Config, name: str, own: Mapping[str, Any] | None = None
         known = ", ".join(registered())
         raise UserError(f"--contenders names {name!r}, which is no model: known are {known}.")
     entry, usual = registered()[name], flatten(Config())
+
+    def is_read(key: str) -> bool:
+        section, _, rest = key.partition(".")
+        if section != "model":
+            return True
+        if (first := rest.partition(".")[0]) in registered():  # settings of a model's own
+            return first == name
+        return entry.reads is None or rest in (*entry.reads, *OF_EVERY_MODEL)
+
     changed = {k: v for k, v in flatten(config).items() if k not in usual or usual[k] != v}
-    nested: dict[str, Any] = {"model": {"name": name}}
-    for key, value in changed.items():
-        section, rest = key.split(".", 1)
-        if section == "model":
-            if rest.partition(".")[0] in registered():  # settings of a model's own
-                is_read = rest.startswith(f"{name}.")
-            else:
-                is_read = entry.reads is None or rest in (*entry.reads, *OF_EVERY_MODEL)
-            if rest == "name" or not is_read:
-                continue
-        place = nested
-        *sections, last = key.split(".")
-        for one in sections:
-            place = place.setdefault(one, {})
-        place[last] = value
+    nested = unflatten_dict({k: v for k, v in changed.items() if is_read(k)}, sep=".")
+    model = nested.setdefault("model", {})
+    model["name"] = name
     if entry.modalities:
-        nested["model"]["modalities"] = entry.modalities
+        model["modalities"] = entry.modalities
     if own and entry.settings is not None:
-        nested["model"][name] = dict(own)
+        model[name] = dict(own)
     return from_config_dict(nested)
 
 
 def _experiments(
-    contenders: Sequence[str],
-    config: Config,
-    budget: Budget,
-    own: Mapping[str, Mapping[str, Any]],
+    contenders: Sequence[str], config: Config, budget: Budget, own: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
     """Writes every contender's experiment file; that of text alone stands last if it is missing."""
     if not contenders or not all(contenders):
@@ -220,53 +217,22 @@ def _experiments(
     return found
 
 
-def _identity(config: Config, budget: Budget) -> dict[str, Any]:
-    """Says what makes two comparisons the same; contenders may be added."""
-    flat = {k: v for k, v in flatten(config).items() if k in identity(config) or k == "data.path"}
-    flat |= {"numerics": NUMERICS, "--trials": budget.trials, "--trial_seeds": budget.trial_seeds}
-    return flat
-
-
 def _claim(workdir: str, own: Mapping[str, Any], experiments: Mapping[str, str]) -> None:
     """Refuses a folder that holds another comparison, or something else."""
     if is_url(workdir):
         raise UserError(f"The workdir {workdir} is in a bucket: name a folder.")
-    if os.path.exists(workdir) and not os.path.isdir(workdir):
-        raise UserError(f"The workdir {workdir} is a file; it must be a folder.")
-    there = set(os.listdir(workdir)) if os.path.isdir(workdir) else set()
-    if RESULTS not in there:
-        if others := there - {LOCK, partial(RESULTS)}:
-            raise UserError(
-                f"The workdir {workdir} holds {min(others)!r} but no {RESULTS}: choose an empty "
-                "one or a new one."
-            )
+    if not goes_on(workdir, RESULTS):
         return
     path = os.path.join(workdir, RESULTS)
     stored = read_json(path)
     if not isinstance(stored, dict) or not isinstance(stored.get("identity"), dict):
         raise UserError(f"{path} is not that of a comparison of models: choose another --workdir.")
-    found = differences(_as_json(own), stored["identity"], "{key}: {there} there, {here} here")
+    found = differences(own, stored["identity"], "{key}: {there} there, {here} here")
     for name, text in experiments.items():
-        if f"{name}.py" in there and not holds(os.path.join(workdir, f"{name}.py"), text):
+        path = os.path.join(workdir, f"{name}.py")
+        if os.path.exists(path) and not holds(path, text):
             found.append(f"{name}.py has other settings or another space")
-    if found:
-        raise UserError(
-            f"The workdir {workdir} holds another comparison ({'; '.join(found)}): choose another "
-            "--workdir, or the settings of that comparison."
-        )
-
-
-def _known(workdir: str) -> list[str]:
-    """Names the contenders of the table that a folder has."""
-    path = os.path.join(workdir, RESULTS)
-    if not os.path.exists(path):
-        return []
-    return [row["name"] for row in read_json(path)["contenders"]]
-
-
-def _as_json(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what JSON makes of a value: a tuple is a list."""
-    return json.loads(json_text(content))
+    require_no_difference(workdir, "comparison", found)
 
 
 # --- a contender's process ---
@@ -283,6 +249,7 @@ def _run_contender(
         asked = ["--mode=sweep", f"--trials={budget.trials}", f"--trial_seeds={budget.trial_seeds}"]
     asked += [f"--config={os.path.join(workdir, name)}.py", f"--workdir={folder}"]
     asked += [f"--models={budget.models}"] if budget.models else []
+    # Its process ends by itself, or is asked to once the start is over; what it uses is counted.
     started = time.monotonic()
     with open(f"{folder}.log", "ab") as log:
         begin = log.tell()
@@ -305,17 +272,21 @@ def _run_contender(
                     if stop:
                         stop.serve()  # what it saves is waited for
                     process.send_signal(signal.SIGTERM)
-                shown.update(Text(f"{name}: {_last_line(log.name)}"))
+                said = _lines_of(log.name, max(os.path.getsize(log.name) - 1000, 0))
+                shown.update(Text(f"{name}: {on_one_line(said[-1]) if said else ''}"))
                 time.sleep(_POLL)
         process.returncode = os.waitstatus_to_exitcode(status)
         process.stdin.close()
+    # Note what it took, together with its earlier starts, and why it ended.
     mib = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
-    before = _taken(workdir, name)
+    before, lines = _cost_so_far(workdir, name), _lines_of(f"{folder}.log", begin)
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    why = (errors or lines or ["it said nothing"])[-1]
     taken = {
         "seconds": round(before["seconds"] + time.monotonic() - started, 3),
         "peak_mib": round(max(before["peak_mib"], mib), 1),
         "code": process.returncode,
-        "why": "" if process.returncode == OK else _last_words(f"{folder}.log", begin),
+        "why": "" if process.returncode == OK else why,
     }
     write_json(f"{folder}.json", taken)
     return not asked_to_stop or _status(workdir, name) == DONE
@@ -340,7 +311,7 @@ def _wait_for_owner(folder: str) -> None:
         time.sleep(_POLL)
 
 
-def _taken(workdir: str, name: str) -> dict[str, Any]:
+def _cost_so_far(workdir: str, name: str) -> dict[str, Any]:
     """Reads what a contender has taken so far."""
     path = os.path.join(workdir, f"{name}.json")
     if os.path.exists(path):
@@ -348,22 +319,12 @@ def _taken(workdir: str, name: str) -> dict[str, Any]:
     return {"seconds": 0.0, "peak_mib": 0.0, "code": None, "why": ""}
 
 
-def _last_line(path: str) -> str:
-    """Returns the last whole line that a log has so far."""
-    with open(path, "rb") as file:
-        file.seek(max(os.path.getsize(path) - 1000, 0))
-        lines = file.read().decode(errors="replace").splitlines()
-    return on_one_line(next((line for line in reversed(lines) if line.strip()), ""))
-
-
-def _last_words(path: str, begin: int) -> str:
-    """Returns the last error that a log has behind a place, or its last line."""
+def _lines_of(path: str, begin: int) -> list[str]:
+    """Reads the lines that a log has behind a place, but for blank ones."""
     with open(path, "rb") as file:
         file.seek(begin)
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
-    lines = [line for line in lines if line]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (errors or lines or ["it said nothing"])[-1]
+        lines = file.read().decode(errors="replace").splitlines()
+    return [line.strip() for line in lines if line.strip()]
 
 
 def _run_of(workdir: str, name: str) -> RunFolder:
@@ -375,7 +336,7 @@ def _run_of(workdir: str, name: str) -> RunFolder:
 
 def _status(workdir: str, name: str) -> str:
     """Says how far a contender is: done, not run, paused, or why it came to nothing."""
-    run, taken = _run_of(workdir, name), _taken(workdir, name)
+    run, taken = _run_of(workdir, name), _cost_so_far(workdir, name)
     if taken["code"] == OK and any(os.path.exists(run.file(n)) for n in ("results.json", FOLDS)):
         return DONE
     if taken["code"] is None:
@@ -391,7 +352,7 @@ def _status(workdir: str, name: str) -> str:
 # --- the table ---
 
 
-def _write(
+def _write_table(
     workdir: str, config: Config, own: Mapping[str, Any], names: Sequence[str], budget: Budget
 ) -> dict[str, Any]:
     """Writes the table of what has ended so far; returns the content of models.json."""
@@ -410,8 +371,8 @@ def _write(
         "reference": names[0],
         "metric": next((one["selection"] for one in results.values()), None),
         "floors": next((one["floors"] for one in results.values()), {}),
-        "contenders": [_row(workdir, name, results.get(name)) for name in names],
-        "identity": _as_json(own),
+        "contenders": [_contender_row(workdir, name, results.get(name)) for name in names],
+        "identity": own,
     }
     for name, values in _tests(names[0], runs, content["metric"]).items():
         row = next(row for row in content["contenders"] if row["name"] == name)
@@ -424,15 +385,13 @@ def _write(
             row["run"] = name
         files["models.tex"] = run_table_latex(table)
     for name, text in files.items():
-        path = os.path.join(workdir, name)
-        if not holds(path, text):
-            write_text(path, text)
+        write_if_new(os.path.join(workdir, name), text)
     return content
 
 
-def _row(workdir: str, name: str, results: Mapping[str, Any] | None) -> dict[str, Any]:
+def _contender_row(workdir: str, name: str, results: Mapping[str, Any] | None) -> dict[str, Any]:
     """Says what is known of a contender."""
-    taken, folder = _taken(workdir, name), os.path.join(workdir, name)
+    taken, folder = _cost_so_far(workdir, name), os.path.join(workdir, name)
     sweep: Mapping[str, Any] = {"trials": [], "winner": None}
     with contextlib.suppress(UserError, OSError):
         sweep = read_json(os.path.join(folder, SWEEP))
@@ -592,7 +551,10 @@ def page(content: Mapping[str, Any]) -> str:
             "A dot is a random seed; a bar is the 95 % interval over samples; diamonds are floors."
         )
         drawn = [Chart(f"Test {metric}", charts.value_rows(rows, len(ended)), note=note)]
-    cells = [(row["name"], *_padded(_cells(content, row))) for row in content["contenders"]]
+    cells = []
+    for row in content["contenders"]:
+        said = _cells(content, row)
+        cells.append((row["name"], *said, *[""] * (len(_COLUMNS) - len(said))))
     panel = Panel.of(
         "Models on equal terms",
         "compared.html",
@@ -606,7 +568,3 @@ def page(content: Mapping[str, Any]) -> str:
     budget = content["budget"]
     facts = [f"{len(ended)} of {len(cells)} models", f"{budget['trials']} trials each"]
     return render("Models", [panel], eyebrow="msajax compare_models", facts=facts)
-
-
-def _padded(cells: Sequence[str]) -> list[str]:
-    return [*cells, *[""] * (len(_COLUMNS) - len(cells))]

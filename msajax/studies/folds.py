@@ -30,16 +30,15 @@ from msajax.experiment.run import open_encoders
 from msajax.files import holds, json_text, name_inside, read_json, write_text
 from msajax.report.write import make_of_folds
 from msajax.results import measure
-from msajax.runs.claim import FOLDS
+from msajax.runs.claim import FOLDS, FOLDS_PREDICTIONS
 from msajax.runs.folder import RunFolder
+from msajax.runs.manifest import REPORT
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
 from msajax.studies import runner
 from msajax.tasks import Task, make_task
 
 logger = logging.getLogger(__name__)
-
-_RESULTS, _PREDICTIONS, _REPORT = FOLDS, "predictions.csv", "report.html"
 
 
 def cross_validate(
@@ -54,11 +53,8 @@ def cross_validate(
     Folds that have ended, here or in another place, are only read; one that has paused goes on.
 
     Args:
-        config: the experiment, with `data.folds` set and `data.fold` -1.
-        workdir: the folder of the folds; made if needed.
-        stop_after_epochs: save and return after so many more epochs, of all folds together.
-        stop: asks to save and to return before the next step.
-        profile: folder for a trace of some steps, of the first fold that trains.
+        config: the experiment, with `data.folds` set and `data.fold` -1; the others are those of
+            `runner.train_study`.
 
     Returns:
         The content of folds.json, or None if a run has paused.
@@ -89,8 +85,8 @@ def cross_validate(
             found[name] = of_fold, digests
         return found
 
-    def other(name: str, path: str) -> str:
-        del path
+    def other(path: str) -> str:
+        name = os.path.basename(path)
         more = f"{name}, of more than data.folds = {folds}: choose another --workdir, or that"
         return f"{more} number of folds" if re.fullmatch(r"fold_\d+", name) else ""
 
@@ -106,8 +102,8 @@ def cross_validate(
     with processes.losses_noticed():
         if not runner.train_study(study, workdir, check, stop_after_epochs, stop, profile):
             return None
-        results = processes.of_first(lambda: _measure(config, workdir, folders))
-        path = os.path.join(workdir, _REPORT)
+        results = processes.of_first(lambda: _measure_folds(config, workdir, folders))
+        path = os.path.join(workdir, REPORT)
         if config.train.report and processes.is_first() and not os.path.exists(path):
             artefacts.attempt(path, lambda: write_report(workdir))
         return results
@@ -116,16 +112,16 @@ def cross_validate(
 # --- the folds measured together ---
 
 
-def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict[str, Any]:
+def _measure_folds(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict[str, Any]:
     """Measures runs that have ended together; files that hold the same already stay as they are.
 
     Pooled metrics are computed from the CSV file, as `evaluate_folds` computes them.
     """
     runs = [folder.read_results() for folder in folders]
-    text = _joined([folder.file("predictions", "test.csv") for folder in folders])
-    path, results_path = (os.path.join(workdir, name) for name in (_PREDICTIONS, _RESULTS))
+    text = _join_predictions([folder.file("predictions", "test.csv") for folder in folders])
+    path, results_path = (os.path.join(workdir, name) for name in (FOLDS_PREDICTIONS, FOLDS))
     if not holds(path, text):
-        _remove(workdir, _REPORT, _RESULTS)  # they are of other predictions
+        _remove(workdir, REPORT, FOLDS)  # they are of other predictions
         write_text(path, text)
     pooled, task = _pooled(path)
     summary = measure.summarize_with_intervals(pooled.scores, pooled.labels, task)
@@ -149,7 +145,7 @@ def _measure(config: Config, workdir: str, folders: Sequence[RunFolder]) -> dict
         "timing": {"train_seconds": round(sum(r["timing"]["train_seconds"] for r in runs), 3)},
     }
     if not holds(results_path, json_text(results)):
-        _remove(workdir, _REPORT)
+        _remove(workdir, REPORT)
         write_text(results_path, json_text(results))
     return read_json(results_path)
 
@@ -160,7 +156,7 @@ def _remove(workdir: str, *names: str) -> None:
             os.unlink(path)
 
 
-def _joined(paths: Sequence[str]) -> str:
+def _join_predictions(paths: Sequence[str]) -> str:
     """Joins files of predictions; the cells of a column that one of them lacks are empty.
 
     One lacks columns of a random seed that has failed, or of a modality that its train split lacks.
@@ -183,9 +179,13 @@ def _joined(paths: Sequence[str]) -> str:
     return file.getvalue()
 
 
-def _pooled(path: str) -> tuple[Predictions, Task]:
-    """Reads every sample's score, a mean over seeds that never saw its video, and the task."""
-    pooled = read_predictions(path, of_seeds=False)
+def _pooled(path: str, of_seeds: bool = False) -> tuple[Predictions, Task]:
+    """Reads every sample's score, by models that never saw its video, and the task.
+
+    Args:
+        of_seeds: whether to read the score of each random seed, in place of their mean.
+    """
+    pooled = read_predictions(path, of_seeds=of_seeds)
     return pooled, make_task(pooled.kind, pooled.names, pooled.labels)
 
 
@@ -197,16 +197,16 @@ def _over_folds(runs: Sequence[dict[str, Any]], metric: str) -> dict[str, Any]:
         over folds of the seeds that every fold has, None for one seed. Both sd have ddof 1.
     """
     found = [
-        {seed: np.nan if value is None else value for seed, value in zip(*both, strict=True)}
-        for both in ((run["seeds"], run["test"][metric]["seeds"]) for run in runs)
+        dict(zip(run["seeds"], np.array(run["test"][metric]["seeds"], float), strict=True))
+        for run in runs
     ]
     of_folds = [float(np.mean(list(of_seeds.values()))) for of_seeds in found]
     shared = [seed for seed in found[0] if all(seed in of_seeds for of_seeds in found)]
     of_seeds = [np.mean([of_fold[seed] for of_fold in found]) for seed in shared]
     return {
         "mean": float(np.mean(of_folds)),
-        "sd_folds": float(np.std(of_folds, ddof=1)),
-        "sd_seeds": float(np.std(of_seeds, ddof=1)) if len(of_seeds) > 1 else None,
+        "sd_folds": measure.deviation(of_folds),
+        "sd_seeds": measure.deviation(of_seeds),
         "folds": of_folds,
     }
 
@@ -219,9 +219,8 @@ def _floors(runs: Sequence[dict[str, Any]], labels: np.ndarray, task: Task) -> d
     sizes = [run["corpus"]["sizes"]["test"] for run in runs]
     for name in (name for name in floors if name.startswith("train_")):
         for metric in floors[name]:  # means over samples, all of them
-            of_folds = [run["floors"][name][metric] for run in runs]
-            known = [np.nan if value is None else value for value in of_folds]
-            floors[name][metric] = float(np.average(known, weights=sizes))
+            of_folds = np.array([run["floors"][name][metric] for run in runs], float)
+            floors[name][metric] = float(np.average(of_folds, weights=sizes))
     return floors
 
 
@@ -229,9 +228,8 @@ def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[
     """Measures the folds' predictions anew, every sample once.
 
     Args:
-        workdir: the folder of the folds.
         split: test, for all samples are in the test split of a fold.
-        output: where the report will be written.
+        output: the file where the report will be written.
 
     Returns:
         Metrics with intervals, summarised as those of one random seed.
@@ -248,7 +246,7 @@ def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[
             f"--split={split}, or name one fold, as in --workdir={os.path.join(workdir, 'fold_0')}."
         )
     ended_folds(workdir)
-    pooled, task = _pooled(os.path.join(workdir, _PREDICTIONS))
+    pooled, task = _pooled(os.path.join(workdir, FOLDS_PREDICTIONS))
     return {
         "input": os.path.abspath(workdir),
         "split": split,
@@ -260,10 +258,10 @@ def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[
 
 def ended_folds(workdir: str) -> list[RunFolder]:
     """Returns the folders of folds that have all ended; raises `UserError` if one has not."""
-    path, first = os.path.join(workdir, _RESULTS), os.path.join(workdir, "fold_0")
+    path, first = os.path.join(workdir, FOLDS), os.path.join(workdir, "fold_0")
     if not os.path.exists(path):
         raise UserError(
-            f"{workdir} holds folds that have not all ended: it has no {_RESULTS}. Their train "
+            f"{workdir} holds folds that have not all ended: it has no {FOLDS}. Their train "
             f"command goes on; one that has ended is --workdir={first}."
         )
     found = read_json(path)
@@ -289,16 +287,16 @@ def as_one_run(workdir: str) -> dict[str, Any]:
         UserError: if a fold has not ended, or random seeds of one have failed.
     """
     runs = [folder.read_results() for folder in ended_folds(workdir)]
-    pooled = read_predictions(os.path.join(workdir, _PREDICTIONS))
-    task, valid = make_task(pooled.kind, pooled.names, pooled.labels), {}
-    for name in task.reported:
-        seeds = np.mean([run["valid"][name]["seeds"] for run in runs], axis=0)
-        sd = float(seeds.std(ddof=1)) if len(seeds) > 1 else None
-        valid[name] = {"mean": float(seeds.mean()), "sd": sd, "seeds": seeds.tolist()}
+    pooled, task = _pooled(os.path.join(workdir, FOLDS_PREDICTIONS), of_seeds=True)
     return {key: runs[0][key] for key in ("model", "selection")} | {
-        "valid": valid,
+        "valid": {
+            name: measure.summarize_seeds(
+                np.mean([run["valid"][name]["seeds"] for run in runs], axis=0).tolist()
+            )
+            for name in task.reported
+        },
         "test": measure.summarize_with_intervals(pooled.scores, pooled.labels, task),
-        "floors": read_json(os.path.join(workdir, _RESULTS))["floors"],
+        "floors": read_json(os.path.join(workdir, FOLDS))["floors"],
         "runs": runs,
     }
 
@@ -307,11 +305,10 @@ def write_report(workdir: str, figures: str = "") -> str:
     """Writes the report of folds that have all ended; returns its path.
 
     Args:
-        workdir: the folder of the folds.
         figures: a folder for every chart as PDF and SVG; "" for none.
 
     Raises:
         UserError: if one has not, or a file is missing or damaged.
     """
-    make_of_folds(workdir, ended_folds(workdir), (_RESULTS, _PREDICTIONS, _REPORT), figures)
-    return os.path.join(workdir, _REPORT)
+    make_of_folds(workdir, ended_folds(workdir), figures)
+    return os.path.join(workdir, REPORT)

@@ -29,19 +29,19 @@ class Study(NamedTuple):
     """Says what the runs of a study are, in the words of its messages.
 
     Attributes:
-        runs: what they are, in the plural.
-        single: which single runs a bucket can hold, where it cannot hold the study.
-        kept: what belongs where the folder of a single run lies.
+        runs: names them in the plural.
+        single: says which single runs a bucket can hold, where it cannot hold the study.
+        kept: says what belongs where the folder of a single run lies.
         title: names a run for people, by the name of its folder.
-        other: why a folder that lies among the runs belongs to another study of this kind, by its
-            name and path; "" if it does not.
+        other: says why a folder that lies among the runs belongs to another study of this kind, by
+            its path; "" if it does not.
     """
 
     runs: str
     single: str
     kept: str
     title: Callable[[str], str]
-    other: Callable[[str, str], str]
+    other: Callable[[str], str]
 
 
 def train_study(
@@ -55,7 +55,6 @@ def train_study(
     """Checks every run of a study, then trains one after another; those that have ended are read.
 
     Args:
-        study: what its runs are.
         workdir: the folder of their folders; made if needed.
         check: refuses what one of them cannot train on; returns the configuration of each, and the
             digests of what it reads, by the names of their folders, in the order of training.
@@ -70,8 +69,7 @@ def train_study(
         UserError: for whatever the user can set right, before anything is written.
         NonFiniteError: naming the run none of whose seeds has finite numbers any more.
     """
-    processes.together(lambda: refuse_bucket(workdir, study.single))
-    processes.of_first(lambda: _refuse_single_run(workdir, study.kept))
+    processes.of_first(lambda: _refuse_place(workdir, study))
     checked = processes.together(check)
     folders = {name: RunFolder(os.path.join(workdir, name)) for name in checked}
     for name, (config, digests) in checked.items():
@@ -110,11 +108,7 @@ def first_begun(folders: list[RunFolder]) -> RunFolder:
 
 
 def check_run(config: Config, corpus: Corpus, encoders: Mapping[str, Folder]) -> dict[str, str]:
-    """Refuses what a run cannot train on or measure; returns the digests of what it reads.
-
-    Raises:
-        UserError: for whatever would be refused later.
-    """
+    """Refuses what a run cannot train on or measure; returns the digests of what it reads."""
     sources = run.open_sources(config, corpus, encoders)
     check_split(corpus.split("train"), sources.preparation)
     check_split(corpus.split("valid"), sources.preparation)
@@ -122,25 +116,22 @@ def check_run(config: Config, corpus: Corpus, encoders: Mapping[str, Folder]) ->
     return sources.digests
 
 
-def refuse_bucket(workdir: str, single: str) -> None:
-    """Raises `UserError` for a workdir in a bucket, which can hold `single` runs."""
+def _refuse_place(workdir: str, study: Study) -> None:
+    """Raises `UserError` for a workdir in a bucket, or that of a single run."""
     if is_url(workdir):
         raise UserError(
-            f"The workdir {workdir} is in a bucket, which can hold {single}, but not what all of "
-            "them say together: name a folder."
+            f"The workdir {workdir} is in a bucket, which can hold {study.single}, but not what "
+            "all of them say together: name a folder."
         )
-
-
-def _refuse_single_run(workdir: str, kept: str) -> None:
     if os.path.exists(os.path.join(workdir, "config.json")):
-        raise UserError(f"The workdir {workdir} holds a single run, where {kept}.")
+        raise UserError(f"The workdir {workdir} holds a single run, where {study.kept}.")
 
 
 def _refuse_others(study: Study, workdir: str, own: set[str], profile: str | None) -> None:
     """Raises `UserError` for a folder that holds runs of another study, or something else alone."""
     there = set(os.listdir(workdir)) if os.path.isdir(workdir) else set()
     for name in sorted(there - own):
-        if why := study.other(name, os.path.join(workdir, name)):
+        if why := study.other(os.path.join(workdir, name)):
             raise UserError(f"The workdir {workdir} holds {why}.")
     if profile:
         there.discard(name_inside(workdir, profile))

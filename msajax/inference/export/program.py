@@ -81,7 +81,7 @@ class Program:
         inputs: describes what is scored: name, dtype, shape and meaning of each; a word in a shape
             stands for a size that is free.
         longest: the largest value of each free size that has one.
-        parameters: the other argument: parameters, collections and statistics.
+        parameters: the first argument: parameters, collections and statistics.
         padded: steps of the modalities that the program pads before the model reads them.
     """
 
@@ -107,10 +107,10 @@ def write_export(bundle: Bundle, path: str) -> dict[str, Any]:
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     with replacing_folder(path) as folder:
         parameters = os.path.join(folder, _PARAMETERS)
-        write_arrays(parameters, program.parameters)
+        write_npz(parameters, program.parameters)
         with open(parameters, "rb") as file:
             digests[_PARAMETERS] = hashlib.file_digest(file, "sha256").hexdigest()
-        manifest = _describe(bundle, program, digests)
+        manifest = _make_manifest(bundle, program, digests)
         files["manifest.json"] = json_text(manifest).encode()
         for name, content in files.items():
             with open(os.path.join(folder, name), "wb") as file:
@@ -118,7 +118,7 @@ def write_export(bundle: Bundle, path: str) -> dict[str, Any]:
     return manifest
 
 
-def write_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
+def write_npz(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes an .npz archive without the time of writing, so that equal arrays are equal files."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
@@ -126,10 +126,10 @@ def write_arrays(path: str, arrays: Mapping[str, np.ndarray]) -> None:
                 np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
 
 
-def _describe(bundle: Bundle, program: Program, digests: Mapping[str, str]) -> dict[str, Any]:
+def _make_manifest(bundle: Bundle, program: Program, digests: Mapping[str, str]) -> dict[str, Any]:
     """Makes the manifest of an export."""
     preparation, spec = bundle.preparation, bundle.preparation.spec
-    outputs, seeds = len(spec.label_names), len(bundle.seeds)
+    scores, weights = (BATCH, len(spec.label_names)), (BATCH, len(spec.modalities))
     return {
         "format": "msajax export",
         "format_version": FORMAT_VERSION,
@@ -144,16 +144,12 @@ def _describe(bundle: Bundle, program: Program, digests: Mapping[str, str]) -> d
         "longest": dict(program.longest),
         "padded": program.padded,
         "outputs": [
-            _array("score", "float32", (BATCH, outputs), "the mean over random seeds"),
+            _array("score", "float32", scores, "the mean over random seeds"),
+            _array("score_sd", "float32", scores, "their deviation (ddof 1); NaN for one seed"),
             _array(
-                *("score_sd", "float32", (BATCH, outputs)),
-                "their deviation (ddof 1); NaN for one seed",
+                "seeds", "float32", (len(bundle.seeds), *scores), "the score of each random seed"
             ),
-            _array("seeds", "float32", (seeds, BATCH, outputs), "the score of each random seed"),
-            _array(
-                *("weights", "float32", (BATCH, len(spec.modalities))),
-                "of the modalities, their mean",
-            ),
+            _array("weights", "float32", weights, "of the modalities, their mean"),
         ],
         # Of intervals: score ± quantile x spread, which is score_sd, or the floor where it is more.
         "calibration": bundle.calibration and bundle.calibration.to_dict(),
@@ -223,8 +219,7 @@ def make_program(bundle: Bundle) -> Program:
     scope = jax.export.SymbolicScope([f"{name} <= {n}" for name, n in longest.items()])
     of_inputs = {
         one["name"]: jax.ShapeDtypeStruct(
-            jax.export.symbolic_shape(", ".join(map(str, one["shape"])), scope=scope),
-            one["dtype"],
+            jax.export.symbolic_shape(", ".join(map(str, one["shape"])), scope=scope), one["dtype"]
         )
         for one in inputs
     }
@@ -265,14 +260,13 @@ _MASK = (
     "1 for a step that is there, 0 for padding; -1 in a row: found from what is zero, as the "
     "corpus was read"
 )
-
-
 _SAMPLE_MASK = _MASK.replace("a step that is", "a sample that is")
 
 
 def make_inputs(bundle: Bundle) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Describes what the program of a bundle scores, and the largest value of each free size."""
     preparation, spec = bundle.preparation, bundle.preparation.spec
+    # A group of modalities that move as one has one free number of steps, its text another.
     inputs: list[dict[str, Any]] = []
     longest: dict[str, int] = {}
     for members in movers(spec.modalities, preparation.groups):
@@ -299,20 +293,19 @@ def make_inputs(bundle: Bundle) -> tuple[list[dict[str, Any]], dict[str, int]]:
             if not pieces or spec.text_steps:
                 longest[steps] = preparation.sizes_of(here).steps
         for m in others:
+            shape, mask = (BATCH, steps), _array(f"masks/{m}", "int8", (BATCH, steps), _MASK)
             if spec.is_sound(m):
-                width = spec.encoder(m).hop
-                meaning = f"sound at {SAMPLE_RATE} Hz, {width} samples a step, 0 behind its end"
-                x = _array(f"features/{m}", "float32", (BATCH, steps, width), meaning)
-                mask = _array(f"masks/{m}", "int8", (BATCH, steps, width), _SAMPLE_MASK)
-                inputs += [x, mask]
-                continue
-            if width := spec.width(m):
+                hop = spec.encoder(m).hop
+                meaning = f"sound at {SAMPLE_RATE} Hz, {hop} samples a step, 0 behind its end"
+                x = _array(f"features/{m}", "float32", (*shape, hop), meaning)
+                mask = _array(f"masks/{m}", "int8", (*shape, hop), _SAMPLE_MASK)
+            elif width := spec.width(m):
                 meaning = "numbers as a file holds them, not standardised"
-                x = _array(f"features/{m}", "float32", (BATCH, steps, width), meaning)
+                x = _array(f"features/{m}", "float32", (*shape, width), meaning)
             else:
                 meaning = f"token ids, 0 to {spec.vocabulary(m) - 1}; others are padding"
-                x = _array(f"ids/{m}", "int32", (BATCH, steps), meaning)
-            inputs += [x, _array(f"masks/{m}", "int8", (BATCH, steps), _MASK)]
+                x = _array(f"ids/{m}", "int32", shape, meaning)
+            inputs += [x, mask]
     return inputs, longest
 
 

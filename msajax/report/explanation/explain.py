@@ -14,13 +14,7 @@ from msajax.corpus.predictions import Scored
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle
 from msajax.preparation.apply import words_of_steps
-from msajax.report.explanation.integrate import (
-    CellMap,
-    Tell,
-    asking_and_answering,
-    ends,
-    integrate,
-)
+from msajax.report.explanation.integrate import CellMap, Tell, asking_and_answering, ends, integrate
 from msajax.report.explanation.page import attention_in_words, completeness_in_words
 from msajax.results.tables import MetricTable
 from msajax.spec import CorpusSpec
@@ -41,9 +35,8 @@ def explain(
     """Explains the scores of some samples.
 
     Args:
-        stored: reads samples `[n]` of the split as they were before preparation.
+        stored: reads samples `[n]` of the split as they are before preparation.
         output: the number of the explained output; None is each sample's most probable class.
-        tell: is called with the share that is done, from 0 to 1.
 
     Returns:
         The content of explanation.json.
@@ -51,11 +44,12 @@ def explain(
     Raises:
         UserError: for a model that cannot be explained.
     """
+    # Choose samples by rules, which the scores of all samples rank.
     spec, split = bundle.preparation.spec, scored.split
     is_classes = TASKS[spec.label_kind].has_classes
     scores = scored.scores.mean(axis=0)  # [N, K]
     outputs = explained_outputs(scores, output)
-    rankings = rank(scores, outputs, split.labels, is_classes)
+    rankings = rank_samples(scores, outputs, split.labels, is_classes)
     if len(spec.modalities) > 1:
         for m in spec.modalities:  # how much each score changes without the modality
             masks = {**split.masks, m: np.zeros_like(split.masks[m])}
@@ -64,6 +58,7 @@ def explain(
             rankings[f"most moved by {m}"] = np.argsort(-np.abs(change), kind="stable")
     chosen = choose_samples(rankings, count)
 
+    # Explain those alone: contributions, the words of their steps, and which steps attend.
     rows = np.array([row for row, _ in chosen])
     few = take_rows(split, rows)
     explained = integrate(bundle, few, outputs[rows], tell)
@@ -76,6 +71,7 @@ def explain(
     steps_of_maps = {key: tuple(map(ends, masks)) for key, masks in there.items()}
     error = explained.completeness_error
 
+    # Write each sample as the page reads it; what is padding is left out.
     samples = []
     for i, (row, why) in enumerate(chosen):
         label = None
@@ -188,7 +184,7 @@ def explained_outputs(scores: np.ndarray, output: int | None) -> np.ndarray:
     return scores.argmax(1) if output is None else np.full(len(scores), output)
 
 
-def rank(
+def rank_samples(
     scores: np.ndarray, outputs: np.ndarray, labels: np.ndarray | None, is_classes: bool
 ) -> dict[str, np.ndarray]:
     """Ranks samples by how well they are predicted; without labels, by what is predicted.

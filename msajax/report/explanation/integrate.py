@@ -32,12 +32,7 @@ Tell = Callable[[float], None]
 
 
 class Detail(NamedTuple):
-    """Says how much of the maps is kept.
-
-    Attributes:
-        cells: a side, at most.
-        heads: whether single heads are kept beside their mean.
-    """
+    """Says how much of the maps is kept: cells a side, at most, and whether single heads are."""
 
     cells: int
     heads: bool
@@ -54,7 +49,7 @@ class CellMap(NamedTuple):
     and the sum over as many answering ones, so that rows still sum to 1.
 
     Attributes:
-        steps_of_cells: how many asking and answering steps a cell holds.
+        steps_of_cells: the numbers of asking and of answering steps that a cell holds.
         mean: `[N, Q, A]`, over heads and random seeds.
         heads: `[N, H, Q, A]`, single ones of the first random seed; None if they are left out.
     """
@@ -73,7 +68,7 @@ class Explained:
         baseline: `[N]`, the same output at the baseline.
         contributions: `{modality: [N, T_m]}`, 0 at padding.
         attention: maps in as few cells as `detail` says.
-        points: how many points of a path the gradients were taken at.
+        points: the number of points of a path at which gradients were taken.
     """
 
     score: np.ndarray
@@ -85,13 +80,13 @@ class Explained:
 
     @property
     def completeness_error(self) -> np.ndarray:
-        """How far each sample's contributions are from summing to its score's difference, `[N]`."""
+        """Tells how far each sample's contributions miss its score's difference, `[N]`."""
         total = sum(x.sum(axis=1) for x in self.contributions.values())
         return np.abs(total - (self.score - self.baseline))
 
     @property
     def relative_error(self) -> float:
-        """The median over samples of that error, as a share of the score's difference."""
+        """Computes the median of that error over samples, as a share of the score's difference."""
         difference = np.abs(self.score - self.baseline)
         known = difference > 0
         shares = self.completeness_error[known] / difference[known]
@@ -316,7 +311,6 @@ def in_cells(attention: Any, asking: Any, sizes: tuple[int, ...]) -> Any:
     Args:
         attention: a row for each asking step; an array of NumPy or JAX.
         asking: `[B, T_asks]`, the asking steps that count; a cell without any is 0.
-        sizes: how many asking and answering steps a cell holds.
     """
     xp = attention.__array_namespace__()
     batch, heads, *steps = attention.shape

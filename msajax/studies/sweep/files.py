@@ -11,9 +11,7 @@ WORKDIR holds
 """
 
 import contextlib
-import csv
 import dataclasses
-import io
 import json
 import os
 import shutil
@@ -21,24 +19,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from msajax.checks import differences
+from msajax.comparison.output import csv_text
 from msajax.config import Config, flatten
 from msajax.config.registry import registered
 from msajax.errors import UserError, writing
-from msajax.files import as_strict, holds, json_text, partial, read_json, write_json, write_text
+from msajax.files import as_strict, json_text, read_json, write_if_new, write_json
+from msajax.runs.claim import goes_on, require_no_difference
 from msajax.runs.folder import RunFolder
 
 SWEEP, TABLE, WINNER, WINNER_FILE = "sweep.json", "trials.csv", "winner", "winner.py"
-_TRIALS, _LOCK = "trials", "lock"
+_TRIALS = "trials"
 _PATHS = ("data.path", "data.glove_path", "model.init_from", "model.text_encoder")
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepFolder:
-    """Knows the paths of a sweep's files, reads them and writes them.
-
-    Attributes:
-        path: the folder.
-    """
+    """Knows the paths of a sweep's files, reads them and writes them."""
 
     path: str
 
@@ -56,21 +52,13 @@ class SweepFolder:
         A sweep may get more trials, as long as its winner has not been trained.
 
         Args:
-            identity: what makes two sweeps the same sweep, flat.
-            trials: how many trials are planned.
+            identity: settings by which two sweeps are the same sweep, flat.
+            trials: the number of trials that are planned.
 
         Raises:
             UserError: naming every difference.
         """
-        if os.path.exists(self.path) and not os.path.isdir(self.path):
-            raise UserError(f"The workdir {self.path} is a file; it must be a folder.")
-        there = set(os.listdir(self.path)) if os.path.isdir(self.path) else set()
-        if SWEEP not in there:
-            if others := there - {_LOCK, partial(SWEEP)}:
-                raise UserError(
-                    f"The workdir {self.path} holds {min(others)!r} but no {SWEEP}, so it is no "
-                    "sweep's folder: choose an empty one or a new one."
-                )
+        if not goes_on(self.path, SWEEP, ", so it is no sweep's folder"):
             return
         try:
             stored = read_json(self.file(SWEEP))
@@ -84,11 +72,7 @@ class SweepFolder:
             raise UserError(
                 f"{self.file(SWEEP)} is not that of a sweep: choose another --workdir."
             ) from error
-        if found:
-            raise UserError(
-                f"The workdir {self.path} holds another sweep ({'; '.join(found)}): choose another "
-                "--workdir, or the settings of that sweep."
-            )
+        require_no_difference(self.path, "sweep", found)
         has_winner = os.path.exists(self.file(WINNER_FILE))
         if trials < planned or (trials > planned and has_winner):
             why = "can have more trials, but not fewer"
@@ -107,21 +91,8 @@ class SweepFolder:
         """Reads sweep.json."""
         return read_json(self.file(SWEEP))
 
-    def make(self) -> None:
-        """Makes the folder.
-
-        Raises:
-            UserError: if it cannot be written.
-        """
-        with writing(self.path):
-            os.makedirs(self.path, exist_ok=True)
-
     def read_record(self, number: int) -> dict[str, Any] | None:
-        """Reads what is on record of a trial; None of one that has not ended.
-
-        Raises:
-            UserError: if the file is damaged.
-        """
+        """Reads the record of a trial, or refuses a damaged one; None of one that has not ended."""
         path = self.file(_TRIALS, f"{number:03}.json")
         if not os.path.exists(path):
             return None
@@ -147,25 +118,21 @@ class SweepFolder:
         """Writes sweep.json, and trials.csv if there are trials; what is the same stays."""
         files = {SWEEP: json_text(content)}
         if content["trials"]:
-            files[TABLE] = _table(as_strict(content))
+            files[TABLE] = csv_text(_rows_of(as_strict(content)))
         for name, text in files.items():
-            if not holds(self.file(name), text):
-                write_text(self.file(name), text)
+            write_if_new(self.file(name), text)
 
     def write_winner(self, config: Config, sentence: str) -> None:
         """Writes the winning experiment as a file."""
-        text = experiment_text(config, sentence)
-        if not holds(self.file(WINNER_FILE), text):
-            write_text(self.file(WINNER_FILE), text)
+        write_if_new(self.file(WINNER_FILE), experiment_text(config, sentence))
 
 
 def experiment_text(config: Config, sentence: str, space: Mapping[str, Any] | None = None) -> str:
     """Writes an experiment as the Python file that `--config` reads.
 
     Args:
-        config: the experiment.
-        sentence: what its docstring says.
-        space: what its get_space() returns; None for no such function.
+        sentence: text of its docstring.
+        space: the space that its get_space() returns; None for no such function.
     """
     usual = flatten(Config())
     lines = [f'"""{_in_docstring(sentence)}"""', "", "from msajax.config import default_config"]
@@ -192,29 +159,22 @@ def _in_docstring(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', "'")
 
 
-def _table(content: Mapping[str, Any]) -> str:
-    """Writes the trials as CSV, a row each."""
-    trials, metric = content["trials"], f"valid_{content['metric']}"
-    keys = dict.fromkeys(key for trial in trials for key in trial["settings"])
-    seeds = content["seeds"]
-    file = io.StringIO(newline="")
-    writer = csv.writer(file)
-    scores = [f"{metric}_seed{seed}" for seed in seeds]
-    columns = ("trial", *keys, metric, f"{metric}_sd", *scores, "ended", "epochs", "seconds")
-    writer.writerow([*columns, "told_apart", "why"])
-    for trial in trials:
+def _rows_of(content: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Lists the trials as rows of CSV: a cell for each column."""
+    metric, found = f"valid_{content['metric']}", []
+    keys = dict.fromkeys(key for trial in content["trials"] for key in trial["settings"])
+    for trial in content["trials"]:
         settings = trial["settings"]
-        apart = {True: "yes", False: "no", None: ""}[trial["told_apart"]]
-        writer.writerow(
-            [
-                trial["trial"],
-                *(_cell(settings[key]) if key in settings else "" for key in keys),
-                *(_cell(value) for value in (trial["score"], trial["sd"])),
-                *(_cell(value) for value in trial["seeds"] or [None] * len(seeds)),
-                *(trial["ended"], trial["epochs"], trial["seconds"], apart, trial["why"]),
-            ]
-        )
-    return file.getvalue()
+        of_seeds = trial["seeds"] or [None] * len(content["seeds"])
+        row = {"trial": str(trial["trial"])}
+        row |= {key: _cell(settings[key]) if key in settings else "" for key in keys}
+        row |= {metric: _cell(trial["score"]), f"{metric}_sd": _cell(trial["sd"])}
+        for seed, score in zip(content["seeds"], of_seeds, strict=True):
+            row[f"{metric}_seed{seed}"] = _cell(score)
+        row |= {key: str(trial[key]) for key in ("ended", "epochs", "seconds")}
+        row["told_apart"] = {True: "yes", False: "no", None: ""}[trial["told_apart"]]
+        found.append(row | {"why": trial["why"]})
+    return found
 
 
 def _cell(value: Any) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from msajax.config import Config, ModelConfig, check_key, flatten, from_config_dict, identity
 from msajax.errors import UserError, user_failure
 from msajax.models.build import declared
 
-Settings = dict[str, Any]  # what a trial changes of the experiment, by key
+TrialSettings = dict[str, Any]  # what a trial changes of the experiment, by key
 
 MOST_TRIALS = 10_000
 _SCALES = ("log", "linear")
@@ -54,7 +55,7 @@ def load_space(path: str, model: ModelConfig) -> Any:
         raise UserError(f"get_space() of {path}{user_failure(path, error)}") from error
 
 
-def plan(space: Any, config: Config, trials: int | None) -> list[Settings]:
+def plan(space: Any, config: Config, trials: int | None) -> list[TrialSettings]:
     """Checks a space, and lists the settings of every trial.
 
     A space of lists alone is a grid, whose last key, in alphabetical order, changes fastest. With a
@@ -63,9 +64,8 @@ def plan(space: Any, config: Config, trials: int | None) -> list[Settings]:
     had is drawn anew. A list of dictionaries says the trials one by one.
 
     Args:
-        space: what `get_space()` returns.
-        config: the experiment, whose settings the trials change.
-        trials: how many; None for the whole grid.
+        space: the result of `get_space()`.
+        trials: the number of trials; None for the whole grid.
 
     Raises:
         UserError: for a key or a value that cannot be tried, and too few or too many trials.
@@ -76,14 +76,15 @@ def plan(space: Any, config: Config, trials: int | None) -> list[Settings]:
     if isinstance(space, list):
         if trials is not None:
             raise UserError("get_space() lists its trials one by one: leave out --trials.")
-        return _listed(space, config, usual)
+        return _check_listed(space, config, usual)
     if not isinstance(space, Mapping) or not space:
         raise UserError(
             "get_space() must return {key: list of values, or (low, high, 'log' or 'linear')}, or "
             f"a list of trials, each {{key: value}}; it returns {space!r}."
         )
+    # Lists and ranges by key: a grid without a range is tried whole, or drawn from.
     for key, values in space.items():
-        _check_key(key, config)
+        _check_tried_key(key, config)
         _check_values(key, values, usual[key])
     space = {key: space[key] for key in sorted(space)}
     ranges = [key for key, values in space.items() if isinstance(values, tuple)]
@@ -104,29 +105,25 @@ def plan(space: Any, config: Config, trials: int | None) -> list[Settings]:
             f"--trials={trials}: {most}; give at most {min(size, MOST_TRIALS)}"
             + ("." if ranges else ", or leave it out, which tries every one.")
         )
-    planned: list[Settings] = []
+    # Trial k has a generator of its own, so that it is the same whatever the number of trials.
+    planned: list[TrialSettings] = []
     for number in range(trials):
-        planned.append(_draw(space, usual, number, planned))
+        rng = np.random.Generator(np.random.PCG64(number))
+        drawn = None
+        while drawn is None or drawn in planned:
+            drawn = {key: _draw_value(values, usual[key], rng) for key, values in space.items()}
+        planned.append(drawn)
     return planned
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    """Replaces settings of an experiment, by key.
-
-    Raises:
-        UserError: for a value that is impossible, alone or with the others.
-    """
-    nested: dict[str, Any] = {}
-    for key, value in (flatten(config) | dict(settings)).items():
-        *sections, name = key.split(".")
-        place = nested
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    return from_config_dict(nested)
+    """Replaces settings, by key; raises `UserError` for an impossible value or combination."""
+    return from_config_dict(unflatten_dict(flatten(config) | dict(settings), sep="."))
 
 
-def _listed(space: Sequence[Any], config: Config, usual: Settings) -> list[Settings]:
+def _check_listed(
+    space: Sequence[Any], config: Config, usual: TrialSettings
+) -> list[TrialSettings]:
     """Checks trials that are said one by one."""
     if not space or not all(isinstance(trial, Mapping) for trial in space):
         raise UserError(
@@ -135,14 +132,14 @@ def _listed(space: Sequence[Any], config: Config, usual: Settings) -> list[Setti
         )
     for number, trial in enumerate(space):
         for key, value in trial.items():
-            _check_key(key, config)
+            _check_tried_key(key, config)
             _check_value(key, value, usual[key])
         if trial in space[:number]:
             raise UserError(f"get_space() lists trial {number} twice: {dict(trial)}.")
     return [dict(trial) for trial in space]
 
 
-def _check_key(key: Any, config: Config) -> None:
+def _check_tried_key(key: Any, config: Config) -> None:
     """Raises `UserError` for a key that is unknown, or that trials must have in common."""
     if not isinstance(key, str):
         raise UserError(f"get_space(): the key {key!r} must be text, as 'optim.learning_rate'.")
@@ -199,18 +196,7 @@ def _check_value(key: str, value: Any, usual: Any) -> None:
         raise UserError(f"get_space(): {key} = {value!r}: must be finite.")
 
 
-def _draw(
-    space: Mapping[str, Any], usual: Settings, number: int, before: Sequence[Settings]
-) -> Settings:
-    """Draws the settings of a trial that no trial before it has."""
-    rng = np.random.Generator(np.random.PCG64(number))
-    while True:
-        drawn = {key: _draw_one(values, usual[key], rng) for key, values in space.items()}
-        if drawn not in before:
-            return drawn
-
-
-def _draw_one(values: Any, usual: Any, rng: np.random.Generator) -> Any:
+def _draw_value(values: Any, usual: Any, rng: np.random.Generator) -> Any:
     """Draws a value of a list, or of a range: a float with four digits, whole numbers inclusive."""
     if isinstance(values, list):
         return values[int(rng.integers(len(values)))]

@@ -24,7 +24,7 @@ from msajax.config.identity import NUMERICS
 from msajax.corpus.demands import require_glove
 from msajax.corpus.folds import require_one_fold
 from msajax.corpus.formats import open_corpus
-from msajax.errors import NonFiniteError, UserError
+from msajax.errors import NonFiniteError, UserError, writing
 from msajax.experiment import run
 from msajax.experiment.run import Sources, open_encoders, open_sources
 from msajax.results import legend
@@ -34,10 +34,10 @@ from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
 from msajax.studies.runner import check_run, first_begun, open_devices
 from msajax.studies.sweep.files import WINNER, SweepFolder
-from msajax.studies.sweep.space import Settings, plan, with_settings
+from msajax.studies.sweep.space import TrialSettings, plan, with_settings
 from msajax.studies.sweep.trial import refused, train_trial
 from msajax.studies.sweep.verdicts import (
-    Metric,
+    SelectionMetric,
     rank_correlations,
     ranked,
     told_apart,
@@ -140,8 +140,8 @@ class Plan:
     """Says what a sweep does.
 
     Attributes:
-        space: what `get_space()` returns.
-        trials: how many trials are drawn at random; None for the whole grid.
+        space: the result of `get_space()`.
+        trials: the number of trials that are drawn at random; None for the whole grid.
         trial_seeds: random seeds of a trial: those after the experiment's own, which the winner
             has, so that no choice has seen the winner's.
         median: whether hopeless trials are stopped.
@@ -162,9 +162,6 @@ def sweep(
 
     Args:
         config: the experiment, whose settings the trials change.
-        what: the space, and how it is searched.
-        workdir: the folder of the sweep; made if needed.
-        stop: asks to save and to return before the next step.
 
     Returns:
         The content of sweep.json, or None if it has paused.
@@ -184,6 +181,7 @@ def sweep(
     planned = plan(what.space, config, what.trials)
     if type(what.trial_seeds) is not int or what.trial_seeds < 1:
         raise UserError(f"--trial_seeds={what.trial_seeds}: must be 1 or more.")
+    # Devices come before the corpus is opened; the folder is this sweep's, or is refused at once.
     seeds = _with_trial_seeds(config, what.trial_seeds).train
     folder = SweepFolder(workdir)
     open_devices(config, first_begun([folder.trial(k) for k in range(len(planned))]))
@@ -198,7 +196,8 @@ def sweep(
         "--median": what.median,
     }
     folder.claim(own, len(planned))
-    folder.make()
+    with writing(workdir):
+        os.makedirs(workdir, exist_ok=True)
     with processes.losses_noticed(), Lock(workdir):
         folder.claim(own, len(planned))  # another sweep may have begun since
         found = map(folder.read_record, range(len(planned)))
@@ -224,7 +223,7 @@ def sweep(
             folder.write(content)
 
         def try_settings(
-            number: int, settings: Settings, progress: TrialsProgress
+            number: int, settings: TrialSettings, progress: TrialsProgress
         ) -> dict[str, Any] | None:
             """Trains one trial; returns its record, or None if it has paused."""
             try:
@@ -309,17 +308,17 @@ def _with_trial_seeds(config: Config, seeds: int) -> Config:
     return dataclasses.replace(config, train=train)
 
 
-def _metric(records: Sequence[Mapping[str, Any]]) -> Metric | None:
+def _metric(records: Sequence[Mapping[str, Any]]) -> SelectionMetric | None:
     """Returns the metric by which the trials are compared; None if none was trained."""
     known = [record for record in records if "metric" in record]
-    return Metric(known[0]["metric"], known[0]["larger_is_better"]) if known else None
+    return SelectionMetric(known[0]["metric"], known[0]["larger_is_better"]) if known else None
 
 
 class _Opener:
     """Opens what trials read; a corpus that several read in the same way is opened once.
 
     Attributes:
-        digests: what the experiment's corpus and text encoder are known by.
+        digests: tell whether the experiment's corpus and encoders are the same.
     """
 
     def __init__(self, config: Config) -> None:

@@ -16,9 +16,10 @@ from msajax.config import Config
 from msajax.corpus.corpus import ClosedCorpus
 from msajax.errors import NonFiniteError, UserError
 from msajax.experiment.run import Sources, build
+from msajax.results.measure import deviation
 from msajax.runs.folder import RunFolder
 from msajax.runtime.signals import StopRequest
-from msajax.studies.sweep.verdicts import Ended, Metric, best_so_far, how_it_ended, mean
+from msajax.studies.sweep.verdicts import Ended, SelectionMetric, best_so_far, how_it_ended, mean
 from msajax.training.loop import train_groups
 from msajax.training.progress import EpochProgress
 
@@ -32,7 +33,7 @@ class _Stop(StopRequest):
 
     @property
     def requested(self) -> bool:
-        """Whether the trial is to stop."""
+        """Says whether the trial is to stop."""
         return self.is_hopeless or self._of_sweep.requested
 
     def will_serve(self) -> None:
@@ -80,16 +81,11 @@ def train_trial(
     so that it is the same after any interruption.
 
     Args:
-        number: the trial's, from 0.
-        settings: what the trial changes of the experiment, by key.
-        config: its experiment, with the random seeds of trials.
-        folder: where its run goes.
-        open_trial: opens what a configuration reads.
+        settings: changes of the experiment, by key.
+        config: the experiment, with the random seeds of trials.
         before: the curves of the trials before it; None turns the median rule off.
         validation: the digest of the validation split that all trials share; "" if none has been
             trained.
-        stop: asks the sweep to save and to stop.
-        progress: makes what shows the trial's epochs.
 
     Returns:
         What is on record of it; None if it has paused.
@@ -97,6 +93,7 @@ def train_trial(
     Raises:
         UserError: for what has nothing to do with the trial's settings, such as a full disk.
     """
+    # Build the run on a corpus whose test split cannot be read; all trials validate on one split.
     try:
         sources = open_trial(config)
         sources = sources._replace(corpus=ClosedCorpus(sources.corpus))
@@ -113,13 +110,14 @@ def train_trial(
             "labels cannot be compared",
         )
     folder.claim(config, sources.digests)
-    metric = Metric(run.selection, run.task.reported[run.selection].larger_is_better)
+    metric = SelectionMetric(run.selection, run.task.reported[run.selection].larger_is_better)
 
     def ended() -> Ended | None:
         lines = folder.read_metrics()
         best = best_so_far(lines, run.seeds, metric.name)
         return how_it_ended(lines, best, metric, config.train.epochs, before)
 
+    # Train it until it has ended, unless the lines say so already.
     found = ended()  # before a kill, perhaps, that came before the record
     if found is None:
         folder.make()
@@ -151,7 +149,7 @@ def train_trial(
         "why": found.why,
         "epochs": found.epoch,
         "score": mean(best[:, -1]) if counts else None,
-        "sd": float(np.std(scores, ddof=1)) if counts and len(scores) > 1 else None,
+        "sd": deviation(scores) if counts else None,
         "seeds": scores,
         "best_epoch": [best_epoch.get(seed, 0) for seed in run.seeds],
         "curve": [mean(values) for values in best.T] if counts else [],

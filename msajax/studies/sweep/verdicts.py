@@ -16,13 +16,8 @@ LEVEL = 0.95  # of the intervals of differences between trials
 
 
 @dataclasses.dataclass(frozen=True)
-class Metric:
-    """Names the validation metric of a sweep.
-
-    Attributes:
-        name: the metric's.
-        larger_is_better: whether it rises as scores improve.
-    """
+class SelectionMetric:
+    """Names the validation metric of a sweep."""
 
     name: str
     larger_is_better: bool
@@ -47,7 +42,6 @@ class Ended:
         how: epochs (all of them), patience (every random seed has stopped), median (stopped by the
             rule), or failed (numbers that are not finite).
         epoch: the last one, from 1.
-        why: a sentence.
     """
 
     how: str
@@ -59,11 +53,6 @@ def best_so_far(
     lines: Sequence[Mapping[str, Any]], seeds: Sequence[int], metric: str
 ) -> NDArray[np.float64]:
     """Computes the best validation value of every random seed up to every epoch.
-
-    Args:
-        lines: lines of metrics.jsonl.
-        seeds: the random seeds.
-        metric: the one that validation follows.
 
     Returns:
         `[S, E]`, for the E epochs that every seed has finished, or has stopped before; NaN where
@@ -87,7 +76,7 @@ def best_so_far(
 def how_it_ended(
     lines: Sequence[Mapping[str, Any]],
     best: NDArray[np.float64],
-    metric: Metric,
+    metric: SelectionMetric,
     epochs: int,
     before: Sequence[Sequence[float | None]] | None,
 ) -> Ended | None:
@@ -101,10 +90,8 @@ def how_it_ended(
     fewer than three trials.
 
     Args:
-        lines: lines of metrics.jsonl.
         best: `[S, E]`, of `best_so_far`.
-        metric: what the trials are compared by.
-        epochs: planned.
+        epochs: the number that is planned.
         before: the curves of the trials before this one; None turns the rule off.
     """
     stops = {line["seed"]: line["epoch"] for line in lines if line["stopped"]}
@@ -138,7 +125,9 @@ def mean(values: NDArray[np.float64]) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def ranked(records: Sequence[Mapping[str, Any]], metric: Metric) -> list[Mapping[str, Any]]:
+def ranked(
+    records: Sequence[Mapping[str, Any]], metric: SelectionMetric
+) -> list[Mapping[str, Any]]:
     """Sorts the trials that ran to their end from the best to the worst.
 
     Trials that were stopped or failed are left out; of equal ones the earlier one comes first.
@@ -190,7 +179,11 @@ def rank_correlations(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def trial_line(record: Mapping[str, Any]) -> str:
     """Says in one line how a trial has ended."""
-    settings = ", ".join(f"{key} {_shown(v)}" for key, v in record["settings"].items())
+    shown = {
+        key: f"{value:.4g}" if isinstance(value, float) else str(value)
+        for key, value in record["settings"].items()
+    }
+    settings = ", ".join(f"{key} {value}" for key, value in shown.items())
     score = ""
     if record["score"] is not None:
         spread = "" if record["sd"] is None else f" ± {record['sd']:.4f}"
@@ -198,11 +191,9 @@ def trial_line(record: Mapping[str, Any]) -> str:
     return f"trial {record['trial']} ({settings or 'nothing changed'}): {score}{record['why']}"
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def winner_sentence(best: Mapping[str, Any], apart: Mapping[int, bool], metric: Metric) -> str:
+def winner_sentence(
+    best: Mapping[str, Any], apart: Mapping[int, bool], metric: SelectionMetric
+) -> str:
     """Says in words which trial is best, and which ones its random seeds do not tell from it."""
     count, spread = len(best["seeds"]), "" if best["sd"] is None else f" ± {best['sd']:.4f}"
     of_seeds = f"{count} random seeds" if count > 1 else "one random seed"
