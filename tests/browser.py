@@ -116,4 +116,4 @@ def browser() -> Iterator[Page]:
         finally:
             os.close(commands)
             process.terminate()
-            process.wait(30)
+            process.wait(1800)

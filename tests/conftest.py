@@ -75,11 +75,13 @@ for number in (signal.SIGINT, signal.SIGHUP):
 
 # The files that take longest, in that order: one that began last would be waited for.
 SLOWEST = (
-    *("test_devices", "test_survival", "test_processes", "test_mirror", "test_sequence_level"),
-    *("test_readme", "test_configs", "test_main", "test_family", "test_sweep", "test_text_runs"),
-    *("test_training", "test_export", "test_guidance", "test_explain", "test_experiment"),
-    *("test_failures", "test_launch", "test_own_model", "test_attribution", "test_ablation"),
-    *("test_contributions", "test_compilers", "test_groups", "test_notebook", "test_task_runs"),
+    *("test_peers", "test_configs", "test_devices", "test_survival", "test_processes"),
+    *("test_mirror", "test_speech", "test_readme", "test_compare_models", "test_guidance"),
+    *("test_mmim", "test_launch", "test_mag", "test_main", "test_targets", "test_sweep"),
+    *("test_text_runs", "test_report", "test_explain", "test_experiment", "test_notebook"),
+    *("test_pickle_bombs", "test_dlf", "test_misa_model", "test_ablation", "test_contributions"),
+    *("test_sequence_level", "test_family", "test_rates", "test_export", "test_attribution"),
+    *("test_training", "test_own_model", "test_compilers", "test_groups", "test_task_runs"),
 )
 
 

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import pathlib
-import types
 
 import numpy as np
 import pytest
@@ -194,12 +193,6 @@ def test_what_cannot_be_ablated_is_refused_before_anything_is_written(whole, tmp
     refused("text\\+audio holds another run .*train.batch_size", other, workdir=whole[0])
     late = dataclasses.replace(CONFIG.optim, groups=("nothing/*:frozen=true",))
     refused("no parameter has such a path", dataclasses.replace(CONFIG, optim=late))
-
-
-def test_a_request_to_stop_before_the_first_step_writes_nothing(tmp_path):
-    stop = types.SimpleNamespace(requested=True, serve=lambda: None)
-    assert ablation.ablate(CONFIG, str(tmp_path / "run"), stop=stop) is None
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- robustness of the run of all modalities ---

@@ -121,9 +121,3 @@ def test_it_needs_text_and_another_modality():
         with pytest.raises(UserError, match="it needs text and at least one other, not"):
             spec = CorpusSpec(names, (3,) * len(names), (4,) * len(names))
             build_model(ModelConfig(name="almt"), spec)
-
-
-def test_classes_have_a_score_each():
-    spec = CorpusSpec(("text", "a"), (3, 3), (4, 4), "classification", ("a", "b", "c"))
-    module, params, features, masks = built("almt", OWN, spec, {"text": (4, 2), "a": (1, 4)})
-    assert jax.eval_shape(module.apply, {"params": params}, features, masks).score.shape == (2, 3)

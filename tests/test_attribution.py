@@ -84,16 +84,6 @@ def test_integrated_gradients_of_a_perceptron_are_the_mean_over_the_middles_of_t
     np.testing.assert_allclose(got, np.mean(slopes, 0) * change, atol=3e-6)
 
 
-def test_integrated_gradients_add_up_better_with_the_square_of_the_steps():
-    errors = []
-    for steps in (4, 8, 16):
-        method = functools.partial(integrated_gradients, steps=steps)
-        sums = attribute(method, perceptron, X / 2, BASELINE / 2).sum(1)
-        errors.append(np.abs(sums - difference(perceptron, X / 2, BASELINE / 2)).max())
-    assert errors[0] > 1e-3
-    np.testing.assert_allclose(np.array(errors[:2]) / errors[1:], 4, rtol=0.2)
-
-
 def test_deeplift_of_a_perceptron_is_the_rescale_rule():
     z, z0 = np.float64(X) @ W1, np.float64(BASELINE) @ W1
     multiplier = (np.tanh(z) - np.tanh(z0)) / (z - z0)  # [B, hidden]
@@ -170,10 +160,10 @@ def test_deeplift_adds_up_and_becomes_the_gradient(name, of_functions):
     np.testing.assert_allclose(nearly, middle, atol=3e-4 * max(1, np.abs(middle).max()))
 
 
-@pytest.mark.parametrize("distance", [0.0, 1e-8, 1e-4, 1e-2, 1.0])
-def test_a_slope_is_exact_at_every_distance(distance):
-    x = np.float64(np.float32([[-3.0], [-0.2], [0.0], [0.3], [2.0]]))
-    baseline = np.float64(np.float32(x + distance))
+def test_a_slope_is_exact_at_every_distance():
+    distances = np.repeat([0.0, 1e-8, 1e-4, 1e-2, 1.0], 5)[:, None]
+    x = np.float64(np.float32([[-3.0], [-0.2], [0.0], [0.3], [2.0]] * 5))
+    baseline = np.float64(np.float32(x + distances))
     got = attribute("deeplift", lambda x: jnp.tanh(x)[:, 0], np.float32(x), np.float32(baseline))
     expected = np.tanh(x) - np.tanh(baseline)
     np.testing.assert_allclose(got, expected, rtol=4e-5, atol=2.4e-7)
@@ -335,20 +325,3 @@ def test_deeplift_of_a_whole_model_adds_up_to_rounding(settings):
     assert (np.abs(got.sum((1, 2)) - change) <= 3e-6 * size).all()
     assert np.abs(change).max() > 1e-3
     np.testing.assert_array_equal(got[~MASKS["text"]], 0)  # padding explains nothing
-
-
-def test_integrated_gradients_of_a_whole_model_add_up_with_more_steps():
-    # At a small norm_eps the path is too steep near zero.
-    score, x = whole_model(norm_eps=1.0, n_layers_fuse=0)
-
-    @jax.jit
-    def errors(x):
-        zeros = jnp.zeros_like(x)
-        change = score(x) - score(zeros)
-        return [
-            jnp.abs(integrated_gradients(score, x, zeros, steps).sum((1, 2)) - change).max()
-            for steps in (4, 64)
-        ]
-
-    few, many = errors(x)
-    assert few > 1e-4 and many < few / 50

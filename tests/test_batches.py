@@ -20,7 +20,6 @@ seeds, epochs = st.integers(0, 2**31 - 1), st.integers(0, 10**6)
 batch_sizes = st.integers(1, 70)
 all_quarters = st.lists(st.integers(1, QUARTERS), min_size=1, max_size=300).map(np.array)
 QUICK = settings(max_examples=100, deadline=None)
-ONE_BUCKET = {"quarters": np.full(200, QUARTERS), "batch_size": 32}
 
 
 def make_split(spec: CorpusSpec, lengths: dict[str, list[int]], holes: bool = False) -> Split:
@@ -69,13 +68,6 @@ def test_the_order_of_quarters_differs_between_epochs():
         for epoch in range(20)
     }
     assert len(orders) == 20
-
-
-@QUICK
-@given(one=st.tuples(seeds, epochs), other=st.tuples(seeds, epochs))
-def test_another_seed_or_epoch_has_another_order(one, other):
-    same = np.array_equal(*(epoch_order(*key, **ONE_BUCKET).indices for key in (one, other)))
-    assert same == (one == other)
 
 
 def test_epoch_order_is_uniform():

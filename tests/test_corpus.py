@@ -290,20 +290,6 @@ def test_a_path_that_leads_to_no_corpus_is_refused_and_not_waited_for(tmp_path, 
 # --- archives that are damaged or hostile ---
 
 
-def test_a_truncated_archive_and_a_flipped_bit_in_any_array_are_refused(path):
-    content = write(path, good_arrays()).read_bytes()
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-    for kept in (4, 30, *(int(share * len(content)) for share in (0.1, 0.5, 0.9, 0.999))):
-        path.write_bytes(content[:kept])
-        assert re.search(r"is damaged or not an \.npz archive", refusal(path))
-    for info in members:
-        flipped = bytearray(content)
-        flipped[info.header_offset + 30 + len(info.filename) + info.file_size - 4] ^= 1
-        path.write_bytes(flipped)
-        assert re.search(r"is damaged or not an \.npz archive: Bad CRC-32", refusal(path))
-
-
 @pytest.fixture(scope="module")
 def small_file(tmp_path_factory) -> tuple[pathlib.Path, bytes, str]:
     path = tmp_path_factory.mktemp("flips") / "corpus.npz"

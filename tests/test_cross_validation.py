@@ -5,7 +5,6 @@ import dataclasses
 import json
 import pathlib
 import shutil
-import types
 
 import numpy as np
 import pytest
@@ -371,12 +370,6 @@ def test_inspect_and_convert_take_a_fold_that_is_chosen(config, tmp_path, caplog
     own = {"train": 10, "valid": 3, "test": 7}
     assert inspect(path, config.data)["sizes"] == own
     assert "Nothing reads data.folds = 3 (needs data.fold, to choose one)." in caplog.text
-
-
-def test_a_request_to_stop_before_the_first_step_writes_nothing(config, tmp_path):
-    stop = types.SimpleNamespace(requested=True, serve=lambda: None)
-    assert cross_validation.cross_validate(config, str(tmp_path / "run"), stop=stop) is None
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_fold_all_of_whose_seeds_fail_is_named(config, tmp_path, monkeypatch):

@@ -152,19 +152,28 @@ for mode in pkgutil.iter_modules(msajax.cli.__path__):
 
 
 ANNOUNCED = """
-import logging, sys, time
+import logging, sys, threading, time
 from msajax import announce
-announce.SECONDS = 0.2
-logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+announce.SECONDS, said = 0.2, threading.Semaphore(0)
+class Handler(logging.StreamHandler):
+    def emit(self, record):
+        super().emit(record)
+        said.release()
+logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[Handler(sys.stdout)])
 announce.now("not yet")
-announce.begin("first")
-announce.now("second")
-time.sleep(0.6)
-announce.now("third")
-announce.now()
-time.sleep(0.6)
+began = time.monotonic()
+with announce._changed:  # nothing is said in between, however slow this process is
+    announce.begin("first")
+    announce.now("second")
+said.acquire()
+assert time.monotonic() - began >= 0.2
+time.sleep(0.3)
+with announce._changed:
+    announce.now("third")
+    announce.now()
+time.sleep(0.3)
 announce.now("fourth")
-time.sleep(0.6)
+said.acquire()
 """
 
 

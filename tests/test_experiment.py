@@ -16,7 +16,6 @@ import types
 import warnings
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -27,7 +26,7 @@ from tiny import tiny_config
 
 import msajax
 from msajax.cli.corpora import convert
-from msajax.cli.evaluate import evaluate_predictions, evaluate_run
+from msajax.cli.evaluate import evaluate_run
 from msajax.cli.inspect import inspect
 from msajax.cli.predict import predict as predict_corpus
 from msajax.config import Config, DataConfig, from_config_dict
@@ -39,10 +38,8 @@ from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 from msajax.experiment import run as experiment
 from msajax.files import write_json
-from msajax.inference import scoring
 from msajax.inference.bundle import load_bundle, save_bundle
 from msajax.metrics.table import SENTIMENT
-from msajax.preparation.apply import prepare
 from msajax.results import measure
 from msajax.runs import folder as run_folders
 from msajax.runs.folder import RunFolder
@@ -638,16 +635,6 @@ def test_evaluating_a_run_whose_corpus_is_gone_or_another_is_refused(run, other_
             evaluate_run(str(tmp_path / "run"), "test")
 
 
-def test_evaluating_the_predictions_agrees_with_the_results(run):
-    path = str(run.folder / "predictions" / "test.csv")
-    report = evaluate_predictions(path)
-    assert (report["input"], report["samples"]) == (path, 20)
-    for name, stored in run.results["test"].items():
-        for key, value in stored.items():
-            assert report["metrics"][name][key] == pytest.approx(value, abs=1e-6), (name, key)
-    assert report["ensemble"] == pytest.approx(run.results["test_ensemble"], abs=1e-6)
-
-
 # --- predict ---
 
 
@@ -672,9 +659,6 @@ def stored_rows(run: Run) -> list[dict[str, str]]:
     return rows_of(run.folder / "predictions" / "test.csv")
 
 
-SCORES = ("score", "score_sd", "score_seed0", "score_seed1", "weight_text", "weight_audio")
-
-
 def without(values, *names):
     return {k: v for k, v in values.items() if k not in names}
 
@@ -686,20 +670,6 @@ def test_a_bundle_alone_predicts_the_runs_own_file_of_its_corpus(split, run, tmp
     count = predict_corpus(str(alone), str(run.corpus), str(output), split)
     assert count == 20
     assert output.read_bytes() == (run.folder / "predictions" / f"{split}.csv").read_bytes()
-
-
-def test_all_splits_are_predicted_in_order(run, splits, predict):
-    rows = predict(splits)
-    assert [row["id"] for row in rows] == [i for s in splits.values() for i in s.ids.tolist()]
-    assert rows[-20:] == stored_rows(run)
-
-
-def test_labels_that_are_no_single_score_are_left_out_with_a_warning(run, splits, predict, caplog):
-    labels = np.ones((20, 3))
-    rows = predict({"test": dataclasses.replace(splits["test"], labels=labels)})
-    assert [row["label"] for row in rows] == [""] * 20
-    assert [row["score"] for row in rows] == [row["score"] for row in stored_rows(run)]
-    assert "Labels that do not suit the model's regression of sentiment" in caplog.text
 
 
 def test_transcripts_that_a_model_cannot_read_are_told_of_and_alone_are_refused(
@@ -748,64 +718,6 @@ def test_a_modality_that_the_model_does_not_know_is_ignored_with_a_warning(
     assert ["'gaze'" in record.getMessage() for record in warned] == [True]
 
 
-def test_a_wrong_width_is_refused_with_both_widths(splits, predict, tmp_path):
-    test = splits["test"]
-    wide = dataclasses.replace(test, features={**test.features, "text": np.ones((20, 5, 9))})
-    with pytest.raises(UserError, match="'text' is 9 wide here.* trained on 6"):
-        predict({"test": wide})
-    assert not list(tmp_path.glob("predictions*"))
-
-
-def test_a_sequence_that_is_too_long_is_refused_and_longer_padding_is_not(
-    run, splits, predict, tmp_path
-):
-    test = splits["test"]
-
-    def stretched(valid_steps: int) -> Split:
-        text = np.pad(test.features["text"], [(0, 0), (0, 7), (0, 0)])
-        mask = np.pad(test.masks["text"], [(0, 0), (0, 7)])
-        mask[:, :valid_steps] |= mask.any(axis=1)[:, None]
-        return dataclasses.replace(
-            test, features={**test.features, "text": text}, masks={**test.masks, "text": mask}
-        )
-
-    assert predict({"test": stretched(0)}) == stored_rows(run)
-    (tmp_path / "predictions.csv").unlink()
-    with pytest.raises(UserError, match="'text' are longer than the model's 5 steps.* with 6"):
-        predict({"test": stretched(6)})
-    assert not list(tmp_path.glob("predictions*"))
-
-
-def test_an_absent_split_is_refused_with_those_there_are(splits, predict, tmp_path):
-    with pytest.raises(UserError, match="has no split 'valid'; it has test"):
-        predict({"test": splits["test"]}, "valid")
-    assert not list(tmp_path.glob("predictions*"))
-
-
-def some_rows(split: Split, order: np.ndarray) -> Split:
-    return Split(
-        ids=split.ids[order],
-        features={m: x[order] for m, x in split.features.items()},
-        masks={m: x[order] for m, x in split.masks.items()},
-        labels=split.labels[order],
-        raw_text=split.raw_text[order],
-    )
-
-
-def test_a_score_does_not_depend_on_the_samples_beside_it(run, splits, predict, monkeypatch):
-    before = {row["id"]: row for row in stored_rows(run)}
-    order = np.array([17, 3, 8, 8, 0])
-    alone = predict({"test": some_rows(splits["test"], order[:1])})
-    few = predict({"test": some_rows(splits["test"], order)})
-    monkeypatch.setattr(scoring, "EVALUATION_ROWS", (3,))
-    batched = predict({"test": some_rows(splits["test"], order)})
-    for rows in (alone, few, batched):
-        for row in rows:
-            for name in SCORES:
-                assert float(row[name]) == pytest.approx(float(before[row["id"]][name]), abs=1e-5)
-    assert [row["id"] for row in batched] == splits["test"].ids[order].tolist()
-
-
 # --- the bundle ---
 
 
@@ -826,16 +738,6 @@ def test_a_bundle_loads_without_pickle_and_holds_every_seed(run, monkeypatch):
     kernel = bundle.params["text_encoder"]["projection"]["kernel"]
     assert kernel.shape == (2, 6, 8) and kernel.dtype == np.float32
     assert np.abs(kernel[0] - kernel[1]).max() > 0.01
-
-
-def test_the_model_of_a_bundle_is_called_from_python(run, splits):
-    bundle = msajax.load(run.folder / "bundle")
-    model = msajax.build_model(bundle.config.model, bundle.preparation.spec)
-    split, _ = prepare(splits["test"], bundle.preparation, 2**20)
-    params = jax.tree.map(lambda x: x[1], bundle.params)  # of the second random seed
-    score = jax.jit(model.apply)({"params": params}, split.features, split.masks).score[:, 0]
-    expected = [float(row["score_seed1"]) for row in stored_rows(run)]
-    np.testing.assert_allclose(score, expected, atol=1e-5)
 
 
 def test_the_model_card_says_what_the_results_say_and_the_same_each_time(run, tmp_path):
@@ -1073,31 +975,6 @@ def test_transcripts_without_features_get_the_vectors_of_their_words(run, tmp_pa
     assert outputs["spoken"] == outputs["written"]
     assert caplog.text.count("28.6 % of the words have no vector") == 1  # two of seven
     assert "lacks modality 'text'" not in caplog.text
-
-
-def test_words_of_a_pickle_get_the_vectors_that_prediction_names(run, tmp_path, caplog):
-    rng = np.random.default_rng(9)
-    lines = [f"{word} {' '.join(map(str, rng.normal(size=6)))}" for word in ("good", "movie")]
-    (tmp_path / "glove.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    samples = []
-    for i, words in enumerate((["good", "movie"], ["unheard", "movie", "good"])):
-        steps = len(words)  # with word ids, which are text where no vectors are named
-        parts = np.arange(steps), np.ones((steps, 2)), rng.normal(size=(steps, 5)), words
-        samples.append((parts, [[0.5]], f"v[{i}]"))
-    (tmp_path / "test.pkl").write_bytes(pickle.dumps(samples))
-    data = DataConfig(glove_path=str(tmp_path / "glove.txt"))
-    convert(str(tmp_path / "test.pkl"), data, str(tmp_path / "test.npz"))
-    outputs = []
-    for corpus, named in (("test.pkl", data.glove_path), ("test.npz", "")):
-        predict_corpus(
-            *(str(run.folder / "bundle"), str(tmp_path / corpus)),
-            *(str(tmp_path / "p.csv"), "all"),
-            glove_path=named,
-        )
-        outputs.append((tmp_path / "p.csv").read_text())
-    assert outputs[0] == outputs[1]
-    assert [row["present_text"] for row in rows_of(tmp_path / "p.csv")] == ["1", "1"]
-    assert "Nothing reads" not in caplog.text
 
 
 def test_settings_that_nothing_reads_are_said_once(run, tmp_path, caplog):

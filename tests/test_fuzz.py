@@ -44,7 +44,7 @@ from msajax.preparation.inspection import inspect_corpus
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 SIZES = {"train": 4, "valid": 2, "test": 2}
-PATIENCE = 30  # seconds; a good file takes hundredths
+PATIENCE = 600  # seconds; a good file takes hundredths
 MEMORY = 1 << 29  # bytes beyond what a process has when it begins to read
 
 

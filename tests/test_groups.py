@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
-from tiny import SMALLEST, lines_of, run, tiny_config
 from toys import make_batch, make_recipe, steps
 
 from msajax.config import OptimConfig
@@ -139,23 +138,6 @@ def test_the_average_follows_its_recurrence_and_leaves_out_skipped_steps():
             )
         chex.assert_trees_all_close(state.average, average, rtol=1e-6)
         chex.assert_trees_all_equal(state.variables, {"params": state.average})
-
-
-def test_a_run_with_groups_and_an_average_goes_on_bit_by_bit(tmp_path):
-    """It pauses after an epoch; best parameters are those of the average."""
-    config = tiny_config(
-        **SMALLEST,
-        optim__average=0.9,
-        optim__groups=("*encoder/*:frozen=true", "head/*:learning_rate=0.001"),
-        train__transforms=("modality_dropout:*=0.3", "feature_noise:*=0.1"),
-        train__epochs=2,
-    )
-    whole = run(config, tmp_path / "whole")
-    assert not run(config, tmp_path / "parts", stop_after_epochs=1).finished
-    again = run(config, tmp_path / "parts")
-    assert again.finished
-    chex.assert_trees_all_equal(jax.device_get(again.variables), jax.device_get(whole.variables))
-    assert lines_of(tmp_path / "parts") == lines_of(tmp_path / "whole")
 
 
 def test_what_is_frozen_is_in_no_average_and_stays_to_the_last_bit():

@@ -333,14 +333,6 @@ EPOCHS = 30  # so many that a signal after the first one comes before the last o
 REAL = {"MSAJAX_PYTHON": sys.executable}
 
 
-def test_a_mistake_in_the_configuration_ends_all_processes_with_2(cluster, tmp_path):
-    arguments = "--config.data.path=synthetic", "--workdir", str(tmp_path / "run")
-    mistake = "--config.train.epochs=0"
-    assert cluster.run(PAIRS["slurm.sh"], *arguments, mistake, **REAL) == 2
-    assert cluster.said().count("error: train.epochs = 0") == 2
-    assert cluster.log("scontrol") == []  # and the job does not go back
-
-
 def free_job() -> str:
     """The id of a job whose port, as JAX derives it, is free on this machine."""
     for port in range(61440, 65536):

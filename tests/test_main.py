@@ -185,19 +185,13 @@ MISTAKES = r"""
 --config.train.epoch=3  # 'train.epoch'.*'train.epochs'
 --config.optim.learning_rat 1e-3  # 'optim.learning_rat'.*'optim.learning_rate'
 --noconfig.model.bidirectional  # 'model.bidirectional'.*bidirectional_fusion'
---config.modle.ff_dim=8  # 'modle.ff_dim'.*'model.ff_dim'
---config.model.heads=2  # 'model.heads': did you mean 'model.num_heads'
 --config.model=3  # 'model'
 --config.train.epochs=abc  # train.epochs=abc: must be a whole number[.]$
 --config.train.epochs=1.5  # train.epochs=1.5: must be a whole number[.]$
---config.train.epochs=[1]  # train.epochs=.1.: must be a whole number[.]$
 --config.train.epochs  # train.epochs
 --config.optim.learning_rate=fast  # learning_rate=fast: must be a number[.]$
 --config.model.bidirectional_fusion=maybe  # =maybe: must be true or false[.]$
 --config.model.num_heads=3  # model.num_heads = 3: must divide model.model_dim = 8
---config.model.dropout_rate=1  # model.dropout_rate = 1.0
---config.train.seeds=0  # train.seeds = 0
---config.optim.learning_rate=nan  # optim.learning_rate = nan
 --config.train.loss=l2  # train.loss = 'l2' does not suit regression: choose l1
 --mode=tran  # mode=tran
 --split=tset  # split=tset
@@ -255,8 +249,10 @@ def test_a_mode_names_the_flag_that_it_needs_or_would_ignore(mistake, refused, e
 # --- experiment files ---
 
 
-@pytest.mark.parametrize("override", [[], ["--config.train.seeds=2"]], ids=["", "override"])
-@pytest.mark.parametrize("name", ["absent.py", "absent.py:smoke", "."])
+@pytest.mark.parametrize(
+    ("name", "override"),
+    [("absent.py", []), ("absent.py:smoke", ["--config.train.seeds=2"]), (".", [])],
+)
 def test_a_missing_experiment_file_is_named(name, override, refused, tmp_path):
     path = f"{tmp_path}/{name}"
     message = refused("--config", path, *override, "--workdir=run")
@@ -319,16 +315,14 @@ def test_a_file_that_is_no_experiment_and_an_unknown_argument_of_one_are_one_lin
 
 
 @pytest.mark.parametrize(
-    ("make", "expected"),
+    ("mode", "make", "expected"),
     [
-        (lambda path: None, "There is no corpus at"),
-        (lambda path: path.mkdir(), "is not a corpus: expected"),
-        (lambda path: path.write_bytes(b""), "is not a corpus"),
-        (lambda path: path.write_text("id,label\n1,2\n"), "is not a corpus"),
+        ("train", lambda path: None, "There is no corpus at"),
+        ("predict", lambda path: path.mkdir(), "is not a corpus: expected"),
+        ("inspect", lambda path: path.write_bytes(b""), "is not a corpus"),
+        ("train", lambda path: path.write_text("id,label\n1,2\n"), "is not a corpus"),
     ],
-    ids=["absent", "folder", "empty", "text"],
 )
-@pytest.mark.parametrize("mode", ["train", "predict", "inspect"])
 def test_a_file_that_is_no_corpus_is_refused(
     mode, make, expected, refused, experiment, whole, tmp_path
 ):
@@ -359,11 +353,7 @@ def changed(name, change):
         (without("train/label"), "split 'train' has no labels"),
         (without("test/label"), "split 'test' has no labels"),
         (changed("test/label", lambda x: x + np.nan), "20 label.*'test' are not finite"),
-        (changed("valid/label", lambda x: x[:7]), "valid/label has 7 rows, but valid/id has 20"),
-        (changed("train/text_mask", lambda x: x[:9]), r"train/text_mask.*\(9, 5\).*\(44, 5\)"),
         (changed("valid/label", lambda x: x[:, None] * [1, 2]), "1 in train, 2 in valid"),
-        (changed("train/raw_text", lambda x: x.astype(object)), "train/raw_text.*pickle"),
-        (changed("test/id", lambda x: np.arange(20)), r"test/id is int64.*strings"),
         (
             lambda arrays: without("test/text_mask")(
                 changed("test/text", lambda x: np.ones((20, 9, 6)))(arrays)
@@ -381,12 +371,10 @@ def test_a_corpus_that_does_not_fit_together_is_refused_before_anything_is_writt
     assert re.search(expected, message), message
 
 
-@pytest.mark.parametrize("mode", ["evaluate", "convert"])
-def test_a_reader_that_goes_early_is_no_error(mode, whole, tmp_path):
-    asked = {"evaluate": ["--workdir", whole[0]], "convert": ["--input=synthetic"]}[mode]
-    output = tmp_path / "output"
+def test_a_reader_that_goes_early_is_no_error(whole, tmp_path):
+    output, asked = tmp_path / "output", ["--mode=evaluate", "--workdir", whole[0]]
     with subprocess.Popen(
-        [sys.executable, "-m", "msajax.main", f"--mode={mode}", *asked, "--output", output],
+        [sys.executable, "-m", "msajax.main", *asked, "--output", output],
         cwd=ROOT,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},  # every line meets the reader
         stdout=subprocess.PIPE,
@@ -405,8 +393,6 @@ def test_devices_that_are_not_there_are_one_line(experiment, whole, tmp_path):
     for asked in (
         ["--config", experiment, "--workdir", tmp_path / "run"],
         [*predict, "--output", tmp_path / "p"],
-        ["--mode=evaluate", "--workdir", whole[0]],
-        ["--mode=inspect", "--config", experiment],
     ):
         answer = without.run(*asked)
         assert (answer.returncode, answer.stdout) == (2, "")

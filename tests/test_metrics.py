@@ -11,6 +11,7 @@ import sklearn.metrics
 
 from msajax.metrics import intervals, measures
 from msajax.metrics.table import SENTIMENT, TABLE, reported_by
+from msajax.results import measure
 from msajax.tasks import make_task
 
 # Half values, ties, a label on zero, a prediction outside [-3, 3].
@@ -346,3 +347,13 @@ def test_the_majority_of_no_samples_is_nan_with_a_warning():
         majority = floors([1.0], [0.0, 0.0], ("acc2_nonzero", "acc2_has0"))["majority"]
     assert math.isnan(majority["acc2_nonzero"])
     assert majority["acc2_has0"] == 1.0
+
+
+def test_one_seed_has_no_deviation_and_an_undefined_metric_of_one_seed_no_mean():
+    label, scores = column(HAND_LABEL), np.array([HAND_PREDICTION, np.ones(8)])[..., None]
+    found = measure.summarize(scores[:1], label, task_of(("mae",)))
+    assert found == {"mae": {"mean": close(5.7 / 8), "sd": None, "seeds": [close(5.7 / 8)]}}
+    with pytest.warns(RuntimeWarning, match="corr is undefined"):
+        corr = measure.summarize(scores, label, task_of(("corr",)))["corr"]
+    assert corr["seeds"][0] == close(HAND_VALUES["corr"])
+    assert np.isnan([corr["seeds"][1], corr["mean"], corr["sd"]]).all()

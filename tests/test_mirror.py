@@ -444,7 +444,7 @@ def test_other_processes_wait_for_the_last_upload_even_if_asked_to_stop(use, mon
 
 
 def until(happened) -> None:
-    last = time.monotonic() + 20
+    last = time.monotonic() + survivors.LIMIT
     while not happened():
         assert time.monotonic() < last, "nothing has happened"
         time.sleep(0.005)
@@ -538,20 +538,20 @@ def test_an_error_of_the_run_still_uploads_what_it_has(use):
 
 def test_a_server_that_does_not_answer_is_waited_for_so_long(use, monkeypatch):
     monkeypatch.setattr(bucket_module, "PATIENCE_SECONDS", 0.2)
-    store = use(Store())
-    store.waits = lambda: time.sleep(5)
-    began = time.monotonic()
+    store, answers = use(Store()), threading.Event()
+    store.waits = lambda: answers.wait(survivors.LIMIT)
     with pytest.raises(UserError, match="written: no answer for 0 s"), begun():
         pass
-    assert time.monotonic() - began < 2
+    answers.set()  # until then it has not answered
 
     class Slow(Store):
         def get_file(self, url: str, path: str, callback) -> None:
             for _ in range(5):  # each in time, all of them not
-                time.sleep(0.1)
+                time.sleep(0.45)
                 callback.relative_update(1)
             super().get_file(url, path, callback)
 
+    monkeypatch.setattr(bucket_module, "PATIENCE_SECONDS", 2.0)
     use(Slow({"bucket/runs/a/config.json": b"config"}))
     with Mirror(URL) as mirror:
         assert pathlib.Path(mirror.path, "config.json").read_bytes() == b"config"
@@ -631,7 +631,7 @@ class Server:
 
         self._thread = APIThread("localhost", self.port, self._storage, daemon=True)
         self._thread.start()
-        assert self._thread.is_running.wait(20)
+        assert self._thread.is_running.wait(survivors.LIMIT)
 
     def stop(self) -> None:
         self._thread.join()
@@ -664,9 +664,20 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.stop()
+    from gcp_storage_emulator import server as emulator
+
+    read, end = emulator._read_raw_data, b"\n--==0==--"
+
+    def read_body(handler) -> bytes | None:
+        """An upload that ends in CR would lose it, as a part of the line's end behind it."""
+        body = read(handler)
+        return body.removesuffix(end) + b"\r" + end if body and body.endswith(end) else body
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(emulator, "_read_raw_data", read_body)
+        made = Server()
+        yield made
+        made.stop()
 
 
 @pytest.fixture(scope="module")

@@ -211,17 +211,6 @@ def test_labels_of_any_shape_are_one_column_and_there_may_be_several_or_none(pat
     assert open_corpus(write_pickle(path, tree)).split("test").labels is None
 
 
-def test_stray_sentiment_is_clipped_and_counted(path, caplog):
-    tree = misa()
-    tree["train"] = [(x, np.full((1, 1), 0.5), d) for x, _, d in tree["train"]] * 4
-    (features, _, id_) = tree["train"][3]
-    tree["train"][3] = features, np.array([[-3.5]]), id_
-    corpus = open_corpus(write_pickle(path, tree))
-    assert corpus.split("train").labels[:, 0].tolist() == [0.5] * 3 + [-3.0] + [0.5] * 16
-    assert corpus.repairs == {"clipped_labels": 1}
-    assert caplog.text.count("1 of 25 sentiment labels lie outside [-3, 3]") == 1
-
-
 def one(**changes) -> list:
     """The training split with the second sample changed."""
     samples = misa()["train"]

@@ -273,34 +273,3 @@ def test_a_split_that_is_empty_or_of_another_kind_is_refused(path):
     assert "valid has neither ids nor features" in refusal(path, mult() | {"valid": {}})
     found = refusal(path, mult() | {"test": [1]})
     assert re.search(r"corpus\.pkl: test is a list of 1; expected a dict", found)
-
-
-def test_the_digest_depends_on_content_alone(tmp_path):
-    first = open_corpus(write_pickle(tmp_path / "a.pkl", mult(), 0)).digest
-    assert re.fullmatch("[0-9a-f]{64}", first)
-    for protocol in range(1, 6):
-        assert open_corpus(write_pickle(tmp_path / "b.pkl", mult(), protocol)).digest == first
-    tree = {k: dict(reversed(v.items())) for k, v in reversed(mult().items())}
-    tree["train"]["vision"] = np.asfortranarray(tree["train"]["vision"].astype(">f8"))
-    assert open_corpus(write_pickle(tmp_path / "c.pkl", tree)).digest == first
-
-
-def test_the_digest_sees_every_change(path):
-    def digest(tree) -> str:
-        return open_corpus(write_pickle(path, tree)).digest
-
-    digests = [digest(mult())]
-    for key in ("vision", "text", "audio", "labels", "id"):
-        value = mult()["test"][key]
-        value[(-1,) * value.ndim] = b"x" if key == "id" else 0.125
-        digests.append(digest(changed("test", **{key: value})))
-    for kind in (float, int):  # of the same bytes
-        tree = mult()
-        for fields in tree.values():
-            fields["labels"] = np.ones(fields["labels"].shape).astype(kind)
-        digests.append(digest(tree))
-    for shape in ((2, 6), (3, 4)):
-        for name, size in SIZES.items():
-            tree[name]["text"] = np.ones((size, *shape))
-        digests.append(digest(tree))
-    assert len(set(digests)) == len(digests) == 10

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tiny import lines_of, run, tiny_config
+from tiny import tiny_config
 
 from msajax.config import Config, TrainConfig
 from msajax.errors import UserError
@@ -163,18 +163,6 @@ def test_a_term_of_rows_and_one_of_batches_are_the_same_over_devices():
     values, gradients = jax.jit(over_data)(*parts)
     np.testing.assert_allclose(values.sum(), value, rtol=1e-6)
     np.testing.assert_allclose(gradients.reshape(8, 1), gradient, atol=1e-7)
-
-
-def test_every_term_is_logged_by_name(tmp_path):
-    config = tiny_config(
-        train__terms=("gate_entropy=0.25",), train__epochs=1, train__seeds=1,
-        model__n_layers_fuse=0, data__synthetic__lengths=(1, 1),
-    )
-    run(config, tmp_path / "run")
-    for line in lines_of(tmp_path / "run"):
-        expected = line["train_l1"] + 0.25 * line["train_gate_entropy"]
-        assert line["train_loss"] == pytest.approx(expected, rel=1e-12)
-        assert 0 < line["train_gate_entropy"] < np.log(2)
 
 
 def test_balanced_classes_count_alike_and_the_mean_is_over_their_weights():

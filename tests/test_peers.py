@@ -1,6 +1,7 @@
 """The peers' models: counts of parameters, references, and short runs of every one."""
 
 import dataclasses
+import functools
 import pathlib
 
 import check_peers
@@ -109,8 +110,9 @@ def test_low_rank_fusion_is_the_product_with_a_tensor_of_that_rank():
     module = build_model(ModelConfig(name="lmf", own=own), spec)
     features = features_of(rng, spec, 7)
     masks = {m: np.ones((7, 5), bool) for m in ALL}
-    variables = module.init(jax.random.key(1), features, masks)
-    prediction, kept = module.apply(variables, features, masks, mutable="intermediates")
+    variables = jax.jit(module.init)(jax.random.key(1), features, masks)
+    apply = jax.jit(functools.partial(module.apply, mutable="intermediates"))
+    prediction, kept = apply(variables, features, masks)
     params, hidden = variables["params"], kept["intermediates"]["vectors"]
     before = ((0, 0), (1, 0))
     vectors = {m: np.pad(hidden[f"{m}_hidden"][0], before, constant_values=1) for m in ALL}
@@ -130,8 +132,9 @@ def test_a_modality_that_a_sample_lacks_leaves_the_products_of_the_others():
     features = features_of(rng, spec, 7)
     masks = {m: np.ones((7, 5), bool) for m in ALL}
     masks["audio"][3] = False
-    variables = module.init(jax.random.key(1), features, masks)
-    _, kept = module.apply(variables, features, masks, mutable="intermediates")
+    variables = jax.jit(module.init)(jax.random.key(1), features, masks)
+    apply = jax.jit(functools.partial(module.apply, mutable="intermediates"))
+    _, kept = apply(variables, features, masks)
     product = np.asarray(kept["intermediates"]["fused"][0]).reshape(7, 4, 3, 3)
     assert not product[3, 1:].any() and product[3, 0].any() and product[0, 1:].any()
 
@@ -153,6 +156,10 @@ def corpus_of(path: pathlib.Path) -> str:
     return str(path)
 
 
+# The other models' own tests give them padding.
+PADDED = ("tfn", "lmf", "misa", "self_mm")
+
+
 # `mag` needs words and a text encoder: test_mag.py.
 @pytest.mark.parametrize("name", [name for name in PEERS if name != "mag"])
 def test_every_model_trains_and_predicts(name, tmp_path):
@@ -166,6 +173,8 @@ def test_every_model_trains_and_predicts(name, tmp_path):
     scores = [line.split(",")[2] for line in (tmp_path / "p.csv").read_text().splitlines()]
     there = (tmp_path / "run" / "predictions" / "test.csv").read_text().splitlines()
     assert scores == [line.split(",")[2] for line in there]
+    if name not in PADDED:
+        return
     # What stands at padding must not matter.
     bundle, rng = load(tmp_path / "run" / "bundle"), np.random.default_rng(1)
     x = {m: rng.normal(size=(3, t, d)) for m, t, d in (("text", 7, 6), ("audio", 9, 3))}
@@ -185,8 +194,8 @@ def params_and_score(name, spec, features, masks, **own):
     """A floor's random parameters, and its scores in evaluation."""
     settings = registered()[name].settings(**own)
     module = build_model(ModelConfig(name=name, own=settings), spec)
-    variables = module.init(jax.random.key(3), features, masks)
-    score = module.apply(variables, features, masks).score
+    variables = jax.jit(module.init)(jax.random.key(3), features, masks)
+    score = jax.jit(module.apply)(variables, features, masks).score
     return jax.tree.map(np.float64, variables["params"]), np.asarray(score)
 
 

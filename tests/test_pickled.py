@@ -211,17 +211,6 @@ def test_a_pickle_of_something_else_is_told_what_it_is(path, caplog):
         assert re.search(wanted, refusal(path)), what
 
 
-def test_a_pickle_that_asks_for_code_is_refused_and_nothing_runs(tmp_path, path):
-    marker = tmp_path / "executed"
-
-    class Payload:
-        def __reduce__(self):
-            return pathlib.Path.touch, (marker,)
-
-    assert "asks for 'pathlib" in refusal(path, mult() | {"test": Payload()})
-    assert not marker.exists()
-
-
 @pytest.mark.parametrize("protocol", [2, 5])
 @pytest.mark.parametrize("form", ["Series", "Index", "array", "StringDType"])
 def test_strings_of_pandas_are_refused_with_their_place_and_what_to_store(path, protocol, form):

@@ -57,7 +57,6 @@ CONFIGS = {
         "type_vocab_size": 2,
     },
 }
-T = 9
 MASK = np.array(
     [
         [1, 1, 1, 1, 1, 1, 1, 1, 1],

@@ -463,31 +463,6 @@ def read_or_refused(path: pathlib.Path) -> None:
         sentence(path, error)
 
 
-@settings(in_a_shared_folder, max_examples=200)
-@given(start=st.sampled_from([b"", b"(", b"\x80\x02", P4]), content=st.binary(max_size=60))
-def test_any_bytes_are_refused_or_read(path, start, content):
-    path.write_bytes(start + content)
-    read_or_refused(path)
-
-
-edits = st.tuples(st.floats(0, 1), st.integers(0, 9), st.binary(max_size=6))
-
-
-@settings(in_a_shared_folder, max_examples=300)
-@given(
-    value=nested,
-    protocol=st.sampled_from(PROTOCOLS),
-    edits=st.lists(edits, min_size=1, max_size=4),
-)
-def test_any_edit_of_a_valid_file_is_refused_or_read(path, value, protocol, edits):
-    content = pickle.dumps([SMALL, value], protocol)
-    for where, removed, inserted in edits:
-        at = int(where * len(content))
-        content = content[:at] + inserted + content[at + removed :]
-    path.write_bytes(content)
-    read_or_refused(path)
-
-
 DECLARES = "declares {} bytes where 2 are left."
 
 

@@ -5,8 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from survivors import differences
-from tiny import SMALLEST, rates_of, run, tiny_config
+from tiny import rates_of
 from toys import recipe_of, steps
 
 from msajax.config import Config, ModelConfig, OptimConfig
@@ -142,17 +141,6 @@ def test_devices_and_parts_give_the_same_labels():
         state = first
     assert (np.abs(state.memory["label_text"] - LABELS[:, 0]) > 0.01).any()
     chex.assert_trees_all_close(state.memory, whole.memory, rtol=1e-3, atol=1e-4)
-
-
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path):
-    config = tiny_config(
-        **SMALLEST, train__epochs=3, train__seeds=1,
-        model={"name": "self_mm", "self_mm": {"post_fusion": 6, "post_text": 4}},
-    )  # fmt: skip
-    run(config, tmp_path / "whole")
-    assert not run(config, tmp_path / "parts", stop_after_epochs=2).finished
-    run(config, tmp_path / "parts")
-    assert differences(tmp_path / "parts", tmp_path / "whole", finished=False) == []
 
 
 def test_labels_of_one_sign_stay_and_nothing_is_lost():

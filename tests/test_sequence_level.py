@@ -6,8 +6,6 @@ import itertools
 import json
 import pathlib
 import re
-import subprocess
-import sys
 
 import check_reference
 import chex
@@ -80,10 +78,6 @@ def awkward_masks(steps, anchor):
     masks[[m for m in steps if m != anchor or len(steps) == 1][-1]][3] = False
     masks[anchor][4] = False
     return masks
-
-
-def present_in(masks):
-    return np.stack([mask.any(1) for mask in masks.values()], axis=1)
 
 
 # --- the model in float64, written from the specification: one sample at a time, and what a mask
@@ -210,7 +204,6 @@ CASES = {
         norm_eps=0.05,
     ),
     "no fusion": settings(n_layers_fuse=0, pooling_method="attention"),
-    "neither": settings(n_layers_mod=0, n_layers_fuse=0),
     "anchor last of unsorted names, head size set": settings(
         corpus("face", "body"),
         n_layers_mod=0,
@@ -225,7 +218,6 @@ CASES = {
     "one modality": settings(
         corpus("brain"), n_layers_mod=2, n_layers_fuse=2, bidirectional_fusion=True
     ),
-    "literal absence, mean": settings(missing_modality="reference", n_layers_mod=0),
     "literal absence, attention": settings(
         missing_modality="reference", pooling_method="attention", n_layers_mod=0
     ),
@@ -291,14 +283,6 @@ def formula(
     pool = m * (d**2 // 4 + d // 2 + 1) if pooling_method == "attention" else 0
     gate = d**2 // 2 + d // 2 + m * d // 2 + m
     return d * (sum(widths) + m + m * length) + blocks * block_size + pool + gate + d + 1
-
-
-def test_parameter_counts_of_the_defaults_attention_pooling_and_no_fusion():
-    assert formula(128, 256, 2, 1) == 1_130_372
-    assert formula(128, 256, 2, 0) == 865_412
-    assert formula(128, 256, 2, 1, pooling_method="attention") - 1_130_372 == 12_483
-    wide = formula(256, 256, 2, 1, pooling_method="attention")
-    assert wide - GOLDEN[256, 256, 2, 1][0] == 49_539
 
 
 @pytest.mark.parametrize(
@@ -604,30 +588,6 @@ def test_a_causal_encoder_is_one_with_a_causal_attention_mask():
     assert np.abs(causal(SEEN).score - causal(None).score).max() > 1e-2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_gradients_are_finite_where_an_attention_mask_hides_every_key(dtype):
-    _, params, model = masked_model(dtype=dtype)
-
-    @jax.jit
-    def gradient(params, mask):
-        def loss(params, mask):
-            given = {"text": mask, "audio": np.zeros((5, 5), bool)}
-            out = model.apply({"params": params}, FEATURES, MASKS, attention_masks=given)
-            return jnp.square(out.score).sum()
-
-        return jax.grad(loss, (0, 1))(params, mask)
-
-    mask = np.where(SEEN["text"], 0, -np.inf).astype(np.float32)
-    usual = gradient(params, mask)
-    chex.assert_tree_all_finite(usual)
-    assert np.abs(usual[1]).max() > 0
-    padded = ~MASKS["text"]
-    dirty = np.where(padded[:, :, None] | padded[:, None], np.float32(np.nan), mask)
-    found = gradient(params, dirty)
-    chex.assert_tree_all_finite(found)
-    chex.assert_trees_all_equal(found[0], usual[0])
-
-
 BAD_ATTENTION_MASKS = {
     "name": ({"smell": np.ones((6, 6), bool)}, "'smell'.*text, audio"),
     "type": ({"text": np.ones((6, 6), np.int32)}, "'text'.*int32.*bool or float"),
@@ -764,20 +724,6 @@ def test_anchor_is_the_one_asked_for_else_text_else_the_first(names, asked, anch
     assert [pair.split("_from_")[0] for pair in fusion["layers_0"]] == [anchor]
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *({"model_dim": 0}, {"num_heads": 0}, {"ff_dim": 0}, {"model_dim": 128, "num_heads": 3}),
-        *({"n_layers_mod": -1}, {"n_layers_fuse": -1}),
-        *({"dropout_rate": 1.0}, {"dropout_rate": -0.1}, {"input_dropout": 1.0}),
-    ],
-    ids=str,
-)
-def test_impossible_sizes_and_rates_are_refused_by_name(setting):
-    with pytest.raises(ValueError, match=f"model.{[*setting][-1]}"):
-        ModelConfig(**setting)
-
-
 # --- check_reference.py ---
 
 
@@ -888,15 +834,4 @@ def test_an_unreadable_reference_file_exits_2_and_the_others_are_still_checked(
     code, reports = check(capsys, *bad, tmp_path / "good.npz")
     assert code == 2
     assert ["error" in report for report in reports] == [True] * 5 + [False]
-    for path in bad:
-        assert check(capsys, path)[0] == 2
     assert check(capsys)[0] == 2
-
-
-def test_check_reference_runs_as_a_script(tmp_path):
-    script = pathlib.Path(check_reference.__file__)
-    process = subprocess.run(
-        [sys.executable, str(script), "gone.npz"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert process.returncode == 2, process.stderr
-    assert json.loads(process.stdout)["file"] == "gone.npz"

@@ -462,7 +462,7 @@ def test_a_sweep_that_is_killed_at_any_moment_comes_to_the_same_result(forks, tm
         return sum(p.read_bytes().count(b"\n") for p in found) + len(files)
 
     kills, stops = 0, 0
-    while kills < 3:
+    while kills < 2:
         process, seen, wanted = begin(folder), marks(), moments.randint(1, 12)
         last = time.monotonic() + PATIENCE
         while process.poll() is None and marks() < seen + wanted and time.monotonic() < last:

@@ -149,14 +149,6 @@ def test_frozen_once_is_what_a_copy_for_every_seed_was(
     assert lines_of(tmp_path / "run") == lines_of(frozen)
 
 
-def test_a_run_that_was_interrupted_ends_the_same(corpus, folder, frozen, tmp_path):
-    config = config_of(corpus, folder, optim__groups=FROZEN)
-    assert run.train(config, str(tmp_path / "run"), stop_after_epochs=1) is None
-    run.train(config, str(tmp_path / "run"))
-    assert scores_in(tmp_path / "run") == scores_in(frozen)
-    assert lines_of(tmp_path / "run") == lines_of(frozen)
-
-
 def test_seeds_in_groups_give_the_same_numbers(corpus, folder, frozen, tmp_path):
     config = config_of(corpus, folder, optim__groups=FROZEN, train__seeds_at_once=1)
     assert run.train(config, str(tmp_path / "groups"), stop_after_epochs=1) is None
