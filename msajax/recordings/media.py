@@ -63,10 +63,15 @@ class Sound(NamedTuple):
         return len(self.samples) / RATE
 
 
-def limit_memory() -> None:
-    """Bounds the memory of this process for good, and lets it die without a dump."""
+def limit_memory(more: int = 0) -> None:
+    """Bounds the memory of this process for good, and lets it die without a dump.
+
+    Args:
+        more: bytes beyond what decoding may have.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = _MOST_BYTES if hard == resource.RLIM_INFINITY else min(_MOST_BYTES, hard)
+    most = _MOST_BYTES + more
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
