@@ -172,9 +172,13 @@ def test_what_is_no_media_file_or_a_broken_one_is_refused_and_opens_nothing_else
 
     content = pathlib.Path(whole).read_bytes()
     (tmp_path / "half.wav").write_bytes(content[: len(content) // 2])
-    flac = pathlib.Path(write(tmp_path / "whole.flac", codec="flac")).read_bytes()
-    (tmp_path / "half.flac").write_bytes(flac[: len(flac) // 2])
-    assert reason_of(tmp_path / "half.wav") == reason_of(tmp_path / "half.flac") == "undecodable"
+    assert reason_of(tmp_path / "half.wav") == "undecodable"
+    for name, codec in (("a.flac", "flac"), ("a.mkv", "pcm_s16le"), ("a.webm", "libopus")):
+        rate = 48_000 if codec == "libopus" else RATE
+        half = pathlib.Path(write(tmp_path / name, np.tile(NOISE, 3), codec, rate))
+        read_sound(str(half))
+        half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
+        assert reason_of(half) == "undecodable", name
     for rate in (1, 2**31 - 1):
         header = content[:24] + rate.to_bytes(4, "little") + content[28:]
         (tmp_path / "rate.wav").write_bytes(header)
