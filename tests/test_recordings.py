@@ -463,7 +463,7 @@ def test_a_model_that_writes_transcripts_is_the_users_folder(tmp_path, monkeypat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
     monkeypatch.syspath_prepend(tmp_path / "lib")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1")
-    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / ".cache").mkdir(parents=True)  # as downloads leave it
     (tmp_path / "model" / "tokenizer.json").write_text("heard")
     write(tmp_path / "a.wav", NOISE[:16_000])
     table = table_of(tmp_path, "a.wav,a,1,", "a.wav,b,2,so good")
