@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 from refusals import refusal
 from survivors import LIMIT, ROOT, start
+from tiny import tiny_config
 
 import msajax
 from msajax.cli.corpora import convert
-from msajax.cli.predict import open_clips
+from msajax.cli.predict import open_clips, predict
 from msajax.config import DataConfig
 from msajax.corpus.in_memory import corpus_of
 from msajax.recordings import extract as extraction
@@ -171,9 +172,13 @@ def test_what_is_no_media_file_or_a_broken_one_is_refused_and_opens_nothing_else
 
     content = pathlib.Path(whole).read_bytes()
     (tmp_path / "half.wav").write_bytes(content[: len(content) // 2])
-    flac = pathlib.Path(write(tmp_path / "whole.flac", codec="flac")).read_bytes()
-    (tmp_path / "half.flac").write_bytes(flac[: len(flac) // 2])
-    assert reason_of(tmp_path / "half.wav") == reason_of(tmp_path / "half.flac") == "undecodable"
+    assert reason_of(tmp_path / "half.wav") == "undecodable"
+    for name, codec in (("a.flac", "flac"), ("a.mkv", "pcm_s16le"), ("a.webm", "libopus")):
+        rate = 48_000 if codec == "libopus" else RATE
+        half = pathlib.Path(write(tmp_path / name, np.tile(NOISE, 3), codec, rate))
+        read_sound(str(half))
+        half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
+        assert reason_of(half) == "undecodable", name
     for rate in (1, 2**31 - 1):
         header = content[:24] + rate.to_bytes(4, "little") + content[28:]
         (tmp_path / "rate.wav").write_bytes(header)
@@ -449,14 +454,16 @@ def test_a_model_that_writes_transcripts_is_the_users_folder(tmp_path, monkeypat
         "import os, types\n\n\nclass WhisperModel:\n"
         "    def __init__(self, folder, local_files_only, **options):\n"
         "        assert local_files_only and os.environ['HF_HUB_OFFLINE'] == '1'\n"
-        "        self.said = open(folder + '/tokenizer.json').read()\n\n"
-        "    def transcribe(self, samples, **options):\n"
+        "        self.said = open(folder + '/tokenizer.json').read()\n"
+        "        assert self.said != 'broken', 'it is damaged'\n\n"
+        "    def transcribe(self, samples, beam_size, temperature):\n"
+        "        assert temperature == 0.0  # else words are drawn at random\n"
         "        return [types.SimpleNamespace(text=f' {self.said} {len(samples)}')], None\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
     monkeypatch.syspath_prepend(tmp_path / "lib")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1")
-    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / ".cache").mkdir(parents=True)  # as downloads leave it
     (tmp_path / "model" / "tokenizer.json").write_text("heard")
     write(tmp_path / "a.wav", NOISE[:16_000])
     table = table_of(tmp_path, "a.wav,a,1,", "a.wav,b,2,so good")
@@ -464,13 +471,45 @@ def test_a_model_that_writes_transcripts_is_the_users_folder(tmp_path, monkeypat
     msajax.extract(table, tmp_path / "c.npz", **options)
     corpus = msajax.open_corpus(tmp_path / "c.npz")
     assert corpus.split("train").raw_text.tolist() == ["heard 16000", "so good"]
-    (tmp_path / "model" / "tokenizer.json").write_text("other")
+    (tmp_path / "model" / "tokenizer.json").write_text("broken")
     assert "is not the model that wrote" in refusal(
         settings_of, corpus.source.manifest, options["asr_model"]
     )
+    said = refusal(msajax.extract, table, tmp_path / "d.npz", **options)
+    assert "model cannot be loaded: it is damaged." in said and not (tmp_path / "d.npz").exists()
 
 
 # --- prediction, death and resumption ---
+
+
+def test_words_of_recordings_are_read_as_vectors_in_training_and_of_a_new_clip(
+    tmp_path, clips, at_once
+):
+    glove = tmp_path / "glove.txt"
+    glove.write_text("good 1 2 3\nso 4 5 6\n")
+    table = [
+        dict(line, file=clips.parent / line["file"], transcript=clips.parent / line["transcript"])
+        for line in csv.DictReader(open(clips))
+    ]
+    msajax.extract(table, tmp_path / "c.npz", columns={"group": "actor"}, jobs=1)
+    data = DataConfig(glove_path=str(glove))
+    split = msajax.open_corpus(tmp_path / "c.npz", data).split("train")
+    assert split.words[1].tolist()[:3] == ["so", "very", "good"]
+    assert split.features["text"][1, :3].tolist() == [[4, 5, 6], [0, 0, 0], [1, 2, 3]]
+    assert split.masks["text"].tolist() == (split.words != "").tolist()
+    config = tiny_config(
+        **{"data__path": str(tmp_path / "c.npz"), "data__glove_path": str(glove)},
+        **{"data__folds": 3, "data__fold": 0, "train__epochs": 1, "train__seeds": 1},
+    )
+    msajax.train(config, str(tmp_path / "run"))
+    wanted = next(csv.DictReader(open(tmp_path / "run" / "predictions" / "test.csv")))
+    line = table[int(wanted["id"].split("$")[-1])]
+    clip = {"transcript": str(line["transcript"]), "jobs": 1}
+    scored = str(tmp_path / "p.csv")
+    predict(str(tmp_path / "run" / "bundle"), str(line["file"]), scored, clips=clip)
+    found = next(csv.DictReader(open(scored)))
+    assert float(found["score"]) == pytest.approx(float(wanted["score"]), abs=1e-5)
+    assert found["present_text"] == found["present_audio"] == "1"
 
 
 def test_a_bundle_makes_the_features_of_its_corpus_again_bit_for_bit(

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from msajax import announce
-from msajax.errors import printable, writing
+from msajax.errors import UserError, printable, writing
 from msajax.files import put_in_place, scratch_folder
 from msajax.recordings.row import FACTS
 from msajax.recordings.settings import Settings
@@ -87,6 +87,7 @@ class _Worker:
 
         Raises:
             RuntimeError: if that does not help, a bug.
+            UserError: if no row can be measured.
         """
         refused = self._try(task)
         if refused and (again := self._try({**task, "refused": refused})):
@@ -117,6 +118,8 @@ class _Worker:
             for message in map(json.loads, lines):
                 if "done" in message:
                     return None
+                if "error" in message:
+                    raise UserError(message["error"])
                 wait = message["wait"]
         self._end()
         if self._is_closed:
@@ -167,6 +170,7 @@ def measure_rows(
 
     Raises:
         Stopped: if it should; what is measured stays.
+        UserError: if the model that writes transcripts cannot be loaded.
     """
     with writing(folder):
         os.makedirs(folder, exist_ok=True)

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import math
 import os
+import re
 import resource
 import stat
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ _ALLOWED = {
 MOST_SECONDS = 4 * 3600  # of sound that is read of a row
 _RATES, _MOST_CHANNELS = (1000, 384_000), 32  # Hz
 _MOST_BYTES = 6 << 30  # of address space; a decoder uses a fraction of it
+_DURATION = re.compile(r"(\d+):(\d+):(\d+\.\d+)")
 _UNKNOWN = 0xFF000000  # bytes that a WAV declares that was written to a pipe
 _JUMP = 0.04  # seconds by which time stamps may disagree with the count of samples
 _PREROLL = 2.0  # seconds decoded before a cut: codecs need some of what comes before
@@ -63,10 +65,15 @@ class Sound(NamedTuple):
         return len(self.samples) / RATE
 
 
-def limit_memory() -> None:
-    """Bounds the memory of this process for good, and lets it die without a dump."""
+def limit_memory(more: int = 0) -> None:
+    """Bounds the memory of this process for good, and lets it die without a dump.
+
+    Args:
+        more: bytes beyond what decoding may have.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = _MOST_BYTES if hard == resource.RLIM_INFINITY else min(_MOST_BYTES, hard)
+    most = _MOST_BYTES + more
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -136,9 +143,9 @@ def _decode(
         first = next(frames, None)
         if first is None or first.time is None:
             raise Refused("undecodable", "The sound has no frame with a presentation time.")
-        declared = stream.duration and float(stream.duration * stream.time_base)
+        declared = _declared(container, stream, first.time)
         begin = min([first.time, *_picture_times(container)]) + start
-        if min(end, declared or 0.0) - start > MOST_SECONDS:
+        if min(end, declared) - start > MOST_SECONDS:
             raise _too_long()
         if searches:
             container.seek(round(1e6 * (begin - _PREROLL)))
@@ -158,7 +165,7 @@ def _decode(
         else:
             placed.flush()
             # Of an mp3 without an index the duration is a guess.
-            short = 0.0 if stream.codec.name.startswith("mp3") else declared or 0.0
+            short = 0.0 if stream.codec.name.startswith("mp3") else declared
             if last - first.time < short - _SHORT:
                 raise Refused(
                     "undecodable",
@@ -193,6 +200,17 @@ def _opened(path: str) -> Iterator[Any]:
             if allowed
             else f"The file is none of {', '.join(ENDINGS)}.",
         ) from error
+
+
+def _declared(container: Any, stream: Any, first: float) -> float:
+    """Returns how many seconds of sound a file declares from its first frame on; 0 for unknown."""
+    if stream.duration:
+        return float(stream.duration * stream.time_base)
+    clock = _DURATION.fullmatch(stream.metadata.get("DURATION", ""))  # of mkv and webm: its end
+    if clock is None or not container.duration:
+        return 0.0
+    hours, minutes, seconds = map(float, clock.groups())
+    return min(3600 * hours + 60 * minutes + seconds, container.duration / 1e6) - first
 
 
 def _picture_times(container: Any) -> list[float]:

@@ -1,7 +1,8 @@
 """Measures recordings in a process that may die: `python -m msajax.recordings.row`.
 
 Its first line of input are the settings, each later one a row; each row gets a line of output once
-its folder holds what was measured, and before it lines that say how much longer to wait.
+its folder holds what was measured, or that says why no row can be, and before it lines that say how
+much longer to wait.
 """
 
 import functools
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from msajax.errors import UserError, first_line
 from msajax.recordings import audio_columns
 from msajax.recordings.media import (
     Refused,
@@ -32,6 +34,7 @@ from msajax.recordings.words import Aligner, Word
 
 FACTS = "facts.json"
 _PATIENCE = 30.0  # seconds of processor time without progress
+_WRITING = 900.0  # likewise, in which a large model loads, or writes what is said in half a minute
 _aligner = functools.cache(Aligner)
 
 
@@ -52,6 +55,9 @@ def measure(
 
     Returns:
         What the report says of the row, its words, and the SHA-256 of the file if it was read.
+
+    Raises:
+        UserError: if a transcript is to be written by a model that cannot be loaded.
     """
     began, sound, problem = time.monotonic(), None, None
     progress(_PATIENCE)
@@ -76,7 +82,10 @@ def measure(
             words = _cut(read_times(row["times"], row["path"]), row["start"], row["end"])
             transcript = " ".join(word.text for word in words)
         elif not transcript and settings.asr_model and sound is not None:
-            transcript = _transcriber(settings.asr_model)(sound.samples)
+            progress(_WRITING)
+            transcribe = _transcriber(settings.asr_model)
+            transcript = transcribe(sound.samples, functools.partial(progress, _WRITING))
+            progress(_PATIENCE + sound.seconds)
         if not (transcript and words_of(transcript)):
             raise Refused("no_transcript", "There is no transcript.")
         if settings.steps == "word" and not words:
@@ -148,23 +157,32 @@ def _audio(sound: Sound, settings: Settings, words: np.ndarray) -> tuple[np.ndar
 
 
 @functools.cache
-def _transcriber(folder: str) -> Callable[[np.ndarray], str]:
-    """Loads a faster-whisper model of a folder, which writes what is said in samples."""
+def _transcriber(folder: str) -> Callable[[np.ndarray, Callable[[], None]], str]:
+    """Loads a faster-whisper model of a folder, which writes what is said in samples.
+
+    It takes what is to be called after each part of them.
+    """
     os.environ["HF_HUB_OFFLINE"] = "1"
     from faster_whisper import WhisperModel
 
-    model = WhisperModel(folder, device="cpu", cpu_threads=1, local_files_only=True)
+    try:
+        model = WhisperModel(folder, device="cpu", cpu_threads=1, local_files_only=True)
+    except Exception as error:  # of the package, or of those that it is made of
+        raise UserError(f"--asr_model={folder} cannot be loaded: {first_line(error)}.") from error
 
-    def transcribe(samples: np.ndarray) -> str:
-        parts, _ = model.transcribe(samples, beam_size=5)
-        return " ".join(part.text.strip() for part in parts)
+    def transcribe(samples: np.ndarray, progress: Callable[[], None]) -> str:
+        said = []
+        # At a temperature above 0, which it falls back to, words are drawn at random.
+        for part in model.transcribe(samples, beam_size=5, temperature=0.0)[0]:
+            said.append(part.text.strip())
+            progress()
+        return " ".join(said)
 
     return transcribe
 
 
 def main() -> None:
     """Measures the rows that come on standard input, and ends with it."""
-    limit_memory()
     lines: queue.Queue[str] = queue.Queue()
 
     def listen() -> None:
@@ -179,9 +197,16 @@ def main() -> None:
         print(json.dumps({"wait": seconds}), flush=True)
 
     settings = Settings(**json.loads(lines.get()))
+    # A model of 16 bits has 32 in memory.
+    model = os.scandir(settings.asr_model) if settings.asr_model else ()
+    limit_memory(3 * sum(file.stat().st_size for file in model))
     while True:
         row = json.loads(lines.get())
-        facts = measure(row, settings, row["folder"], progress)
+        try:
+            facts = measure(row, settings, row["folder"], progress)
+        except UserError as error:
+            print(json.dumps({"error": str(error)}), flush=True)
+            continue
         with open(os.path.join(row["folder"], FACTS), "w", encoding="utf-8") as file:
             json.dump(facts, file)
         print(json.dumps({"done": True}), flush=True)

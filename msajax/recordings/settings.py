@@ -124,7 +124,8 @@ class Settings:
 
 def _digest_of_folder(folder: str) -> str:
     digest = hashlib.sha256()
-    for name in sorted(os.listdir(folder)):
+    names = [one.name for one in os.scandir(folder) if one.is_file()]  # a download leaves .cache
+    for name in sorted(names):
         with open(os.path.join(folder, name), "rb") as file:
             digest.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
