@@ -12,7 +12,7 @@ from msajax.config import ModelConfig, TrainConfig
 from msajax.errors import UserError
 from msajax.models.build import build_model
 from msajax.models.peers.dlf import terms, triplets
-from msajax.models.peers.dlf_settings import DlfSettings
+from msajax.models.peers.settings import DlfSettings
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import loss_of

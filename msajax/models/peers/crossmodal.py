@@ -18,6 +18,7 @@ from msajax.models.peers.common import Linear, kind_of
 
 _EPS = 1e-5
 SITES = ("embed", "attention", "relu", "residual")  # of dropout in an encoder
+FEWEST_LAYERS = 3  # of the encoders behind those between two modalities
 
 
 class Weights(NamedTuple):
