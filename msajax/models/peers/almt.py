@@ -43,9 +43,8 @@ class Attention(nn.Module):
         """Maps `[B, Tq, D]` to `[B, Tq, D]`.
 
         Args:
-            query: what asks.
-            sources: by a suffix of the names of their maps, what gives keys and what gives values,
-                `[B, Tk, D]` each, and which steps are there, `[B, Tk]`. In none it finds 0.
+            sources: by a suffix of the names of their maps, keys and values, `[B, Tk, D]` each, and
+                the steps that are there, `[B, Tk]`. In none it finds 0.
         """
         width = self.heads * self.head_dim
 
@@ -126,11 +125,8 @@ class HyperLayer(nn.Module):
         """Maps `hyper` `[B, n, D]` by tokens of text and of the others, `[B, n, D]` each.
 
         Args:
-            hyper: what has been learned so far.
-            text: a scale of the text.
             others: the others' tokens, by modality.
-            present: `[B]`, which samples have a modality.
-            train: draw dropout masks.
+            present: `[B]`, says which samples have a modality.
         """
         own, sources = self.config.own, {}
         for m, tokens in others.items():

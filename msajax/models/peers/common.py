@@ -48,7 +48,6 @@ class Peer(nn.Module):
         Args:
             sequences: float32 vectors `{modality: [B, T_m, d_m]}`, 0 at padding.
             valid: `{modality: [B, T_m]}`, True for a real step.
-            train: draw dropout masks.
         """
         raise NotImplementedError
 
@@ -66,8 +65,6 @@ class Linear(nn.Module):
     """Computes `x W + b`, drawn from ±1 / sqrt(inputs), as PyTorch's linear layers are.
 
     Attributes:
-        features: size of what it returns.
-        use_bias: without it nothing is added.
         kernel_init: draws W in place of that.
     """
 
@@ -252,11 +249,7 @@ def vectors_of(
     That of text is `text_vector`, of its first step if `compat` is not clean.
 
     Args:
-        peer: the module that this is computed in.
         make: (kind of modality, name) -> the module that makes the vector of any other modality.
-        sequences: `{modality: [B, T_m, d_m]}`.
-        valid: `{modality: [B, T_m]}`.
-        train: draw dropout masks.
     """
     found = {}
     for m in peer.spec.modalities:

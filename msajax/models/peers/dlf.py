@@ -31,7 +31,7 @@ from msajax.models.peers.crossmodal import (
     positioned,
     project,
     refine,
-    run,
+    run_encoders,
     visible,
 )
 from msajax.tasks import TASKS
@@ -44,7 +44,7 @@ class WholeSequence(nn.Module):
     """Maps all steps of a sequence to one vector, each step by a kernel of its own.
 
     Attributes:
-        length: of the longest sequence.
+        length: steps of the longest sequence.
     """
 
     length: int
@@ -105,7 +105,7 @@ class DisentangledLanguageFocused(Peer):
         private_encoders = Encoders(config, depth, rates, name="private")
         shared_rates = ("attention_dropout",) * len(names)
         shared_encoder = Encoders(config, depth, shared_rates, shared=True, name="shared")
-        private, shared = run(
+        private, shared = run_encoders(
             own.num_heads,
             work(private_encoders, streams, own_steps),
             work(shared_encoder, streams, own_steps),
@@ -117,7 +117,7 @@ class DisentangledLanguageFocused(Peer):
             for m in names
         }
         # Apart from all others, since scores need nothing of it.
-        (again,) = run(own.num_heads, work(private_encoders, rebuilt, own_steps))
+        (again,) = run_encoders(own.num_heads, work(private_encoders, rebuilt, own_steps))
         aux = {
             "rebuilt": sum(squares(rebuilt[m] - streams[m], seen[m]) for m in names),
             "again": sum(squares(again[m] - private[m], seen[m]) for m in names),
@@ -137,7 +137,7 @@ class DisentangledLanguageFocused(Peer):
         text_encoder = Encoders(config, depth, ("attention_dropout",), name="text")
         between = Encoders(config, depth, tuple(map(attention_dropout, others)), name="between")
         read = {m: visible(own, seen["text"], seen[m]) for m in others}
-        common, found, of_others = run(
+        common, found, of_others = run_encoders(
             own.num_heads,
             work(common, shared, own_steps),
             work(text_encoder, {"text": private["text"]}, own_steps),
@@ -146,7 +146,7 @@ class DisentangledLanguageFocused(Peer):
         layers, same_rates = max(depth, FEWEST_LAYERS), ("attention_dropout",) * len(others)
         memory = Encoders(config, layers, same_rates, name="memory")
         of_text = dict.fromkeys(others, own_steps["text"])
-        found |= run(own.num_heads, work(memory, of_others, of_text))[0]
+        found |= run_encoders(own.num_heads, work(memory, of_others, of_text))[0]
 
         # Scores, the last of all that was found.
         common = jnp.concatenate([last_valid(common[m], seen[m]) for m in names], axis=1)
@@ -196,7 +196,7 @@ def triplets(
         vectors: `[N, D]`.
         labels: `[N, L]`.
         counts: `[N]` bool, those that are there.
-        differ: how far the labels `[L]` of two are apart.
+        differ: says how far the labels `[L]` of two are apart.
 
     Returns:
         The sum over anchors of the mean over all p and n, and the number of anchors that have both.

@@ -30,7 +30,6 @@ class Gate(nn.Module):
 
     Attributes:
         beta: the longest shift, relative to the length of the text's vector.
-        dropout_rate: acts on the result.
         masked: a modality without a row shifts nothing; else its row counts as it is.
     """
 

@@ -136,10 +136,8 @@ def moments_apart(
     [0, 1], as here, the formula's factors are 1.
 
     Args:
-        one: `[B, D]`.
-        other: `[B, D]`.
-        weight_of_one: `[B]`, how much each row counts; 0 for one that does not.
-        weight_of_other: `[B]`.
+        one: `[B, D]`, as is the other.
+        weight_of_one: `[B]`, 0 for a row that does not count; of the other likewise.
     """
     means = mean_of(one, weight_of_one), mean_of(other, weight_of_other)
     found = lengths_of(means[0] - means[1])

@@ -61,8 +61,8 @@ class Estimator(nn.Module):
     """Estimates the distribution of y given x: a normal one, whose mean and variance x gives.
 
     Attributes:
-        has_variance: whether the log-likelihood has the term of the variance, whose logarithm then
-            lies in (-1, 1).
+        has_variance: the log-likelihood has the term of the variance, whose logarithm then lies in
+            (-1, 1).
     """
 
     has_variance: bool

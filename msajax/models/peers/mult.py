@@ -15,7 +15,7 @@ from msajax.models.peers.crossmodal import (
     positioned,
     project,
     refine,
-    run,
+    run_encoders,
     visible,
 )
 
@@ -52,7 +52,7 @@ class MultimodalTransformer(Peer):
                 [visible(own, seen[m], seen[other]) for m, other in pairs],
                 train=train,
             )
-            (found,) = run(own.num_heads, dict(zip(pairs, works, strict=True)))
+            (found,) = run_encoders(own.num_heads, dict(zip(pairs, works, strict=True)))
         # Each modality with what it found.
         layers, rates = max(own.num_layers, FEWEST_LAYERS), ("attention_dropout",) * len(names)
         joined = [[found[m, other] for other in names if other != m] for m in names]
@@ -65,7 +65,7 @@ class MultimodalTransformer(Peer):
             [visible(own, seen[m], seen[m]) for m in names],
             train=train,
         )
-        (memories,) = run(own.num_heads, dict(zip(names, works, strict=True)))
+        (memories,) = run_encoders(own.num_heads, dict(zip(names, works, strict=True)))
         last = {m: last_valid(memories[m], seen[m]) for m in names}
         for kind, kept in (("found", found), ("memories", memories), ("last", last)):
             self.sow("intermediates", kind, kept)

@@ -137,8 +137,6 @@ def centres(own: SelfMmSettings, memory: Mapping[str, jax.Array], of: str) -> tu
     """Averages the features of samples with a positive label, and of those with a negative one.
 
     Args:
-        own: the settings.
-        memory: as `remember` keeps it.
         of: a modality, or `ALL`.
 
     Returns:
