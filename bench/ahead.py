@@ -218,8 +218,8 @@ def of_training(config: Any, spec: Any, devices: list[Any], program: str) -> dic
             state = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), jitted.state(seeds)
             )
-            return jitted.lower(state, {}, rates, batches, *bounds)
-        return jitted.lower(jitted.state(seeds), {}, put(rates), batches, *bounds)
+            return jitted.lower_steps(state, {}, rates, batches, *bounds)
+        return jitted.lower_steps(jitted.state(seeds), {}, put(rates), batches, *bounds)
 
     whole, seconds = compiled(lower())
     with two_steps(programs):

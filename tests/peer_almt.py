@@ -9,7 +9,7 @@ from check_peers import File, count, linear, nested, norm, require_same_paths, w
 
 from msajax.config import ModelConfig
 from msajax.models.build import build_model
-from msajax.models.peers.almt_settings import AlmtSettings
+from msajax.models.peers.settings import AlmtSettings
 
 
 def block(name: str, param: dict[str, np.ndarray], to: str) -> dict[str, np.ndarray]:

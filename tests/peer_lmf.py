@@ -3,7 +3,7 @@
 from check_peers import File
 from peer_tfn import rebuild_with
 
-from msajax.models.peers.lmf_settings import LmfSettings
+from msajax.models.peers.settings import LmfSettings
 
 
 def rebuild(file: File) -> tuple[int, dict]:

@@ -12,7 +12,7 @@ from msajax.encoders.module import parameters_of
 from msajax.encoders.table import read_architecture
 from msajax.models.build import build_model
 from msajax.models.peers.mag import Gate
-from msajax.models.peers.mag_settings import MagSettings
+from msajax.models.peers.settings import MagSettings
 from msajax.spec import CorpusSpec
 
 BESIDE = ("audio", "video")

@@ -8,7 +8,7 @@ from check_peers import File, count, linear, lstm, nested, norm, require_same_pa
 
 from msajax.config import TrainConfig
 from msajax.models.peers.misa import terms
-from msajax.models.peers.misa_settings import MisaSettings
+from msajax.models.peers.settings import MisaSettings
 from msajax.preparation.batches import Batch
 from msajax.training.objective import loss_of
 

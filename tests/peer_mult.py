@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from check_peers import File, count, linear, nested, norm, require_same_paths, with_gradient
 
-from msajax.models.peers.mult_settings import MultSettings
+from msajax.models.peers.settings import MultSettings
 
 LETTERS = {"text": "l", "audio": "a", "video": "v"}
 

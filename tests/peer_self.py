@@ -9,7 +9,7 @@ from msajax.config import ModelConfig, TrainConfig
 from msajax.models.build import declared
 from msajax.models.contract import Prediction
 from msajax.models.peers.self_mm import ALL, centres, unimodal_errors
-from msajax.models.peers.self_mm_settings import SelfMmSettings
+from msajax.models.peers.settings import SelfMmSettings
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import loss_of

@@ -58,7 +58,7 @@ def rebuild_with(file: File, head: dict[str, np.ndarray], **settings) -> tuple[i
 
 def rebuild(file: File) -> tuple[int, dict]:
     """Computes the outputs of a file of TFN."""
-    from msajax.models.peers.tfn_settings import TfnSettings
+    from msajax.models.peers.settings import TfnSettings
 
     c, head = file.config, {}
     for number, name in enumerate(("post_0", "post_1", "regression")):

@@ -11,7 +11,7 @@ from crossmodal_numpy import built
 from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.models.build import build_model
-from msajax.models.peers.almt_settings import AlmtSettings
+from msajax.models.peers.settings import AlmtSettings
 from msajax.spec import CorpusSpec
 
 OWN = AlmtSettings(

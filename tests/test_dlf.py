@@ -10,7 +10,7 @@ from crossmodal_numpy import built, encoder, number, positioned, projected, refi
 
 from msajax.config import ModelConfig, TrainConfig
 from msajax.models.peers.dlf import terms, triplets
-from msajax.models.peers.dlf_settings import DlfSettings
+from msajax.models.peers.settings import DlfSettings
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import loss_of

@@ -37,7 +37,7 @@ def rooms_of(path: pathlib.Path) -> str:
 
 def room_of(room: str, *modules: str) -> str:
     is_table = room == "models" and modules[:1] == ("table",)
-    is_table |= room == "models" and any(one.endswith("_settings") for one in modules)
+    is_table |= room == "models" and modules[:2] == ("peers", "settings")
     return TABLE if is_table else room
 
 

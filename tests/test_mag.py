@@ -20,7 +20,7 @@ from msajax.errors import UserError
 from msajax.experiment.run import train
 from msajax.inference.bundle import load
 from msajax.models.build import build_model, declared, parameter_shapes
-from msajax.models.peers.mag_settings import MagSettings
+from msajax.models.peers.settings import MagSettings
 from msajax.spec import CorpusSpec
 from msajax.training.initial import from_encoder
 

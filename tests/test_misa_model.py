@@ -12,7 +12,7 @@ from msajax.errors import UserError
 from msajax.models.build import build_model
 from msajax.models.contract import Prediction
 from msajax.models.peers.misa import terms
-from msajax.models.peers.misa_settings import MisaSettings
+from msajax.models.peers.settings import MisaSettings
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import loss_of

@@ -11,7 +11,7 @@ from msajax.config import Config, ModelConfig, OptimConfig, TrainConfig
 from msajax.errors import UserError
 from msajax.models.build import build_model, declared
 from msajax.models.contract import Prediction
-from msajax.models.peers.mmim_settings import MmimSettings
+from msajax.models.peers.settings import MmimSettings
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.objective import make_objective

@@ -8,7 +8,7 @@ from crossmodal_numpy import built, encoder, number, positioned, projected, refi
 
 from msajax.errors import UserError
 from msajax.models.peers.crossmodal import sinusoids, windows
-from msajax.models.peers.mult_settings import MultSettings
+from msajax.models.peers.settings import MultSettings
 from msajax.spec import CorpusSpec
 
 SIZES = {"d_model": 6, "num_heads": 3, "num_layers": 2}

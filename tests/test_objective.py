@@ -17,7 +17,7 @@ from msajax.training.objective import (
     balanced_weights,
     loss_of,
     make_objective,
-    measure,
+    measure_terms,
     weights_before,
 )
 
@@ -152,7 +152,7 @@ def test_a_term_of_rows_and_one_of_batches_are_the_same_over_devices():
     assert objective.terms["ccc"].scope == BATCH
 
     def loss(score, batch, axis=None):
-        found = measure(objective, prediction_of(score), batch, axis)
+        found = measure_terms(objective, prediction_of(score), batch, axis)
         weights = jax.lax.psum(found.weights, axis) if axis else found.weights
         return (found.sums / weights * jnp.array([1, 0.5])).sum()
 
@@ -172,7 +172,7 @@ def test_balanced_classes_count_alike_and_the_mean_is_over_their_weights():
     config = Config(train=TrainConfig(class_weights="balanced"))
     objective = make_objective(config, Model(nn.Module), "classification", weights)
     score, weight = np.random.default_rng(0).normal(size=(6, 4)), [1, 1, 1, 1, 0, 1]
-    found = measure(objective, prediction_of(score), batch_of(labels, weight))
+    found = measure_terms(objective, prediction_of(score), batch_of(labels, weight))
     nats = np.log(np.exp(score).sum(1)) - score[np.arange(6), labels[:, 0]]
     of_row = np.array(weights)[labels[:, 0]] * weight
     np.testing.assert_allclose(found.sums[0], (nats * of_row).sum(), rtol=1e-6)

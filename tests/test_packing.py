@@ -6,11 +6,11 @@ import pytest
 from tiny import run, tiny_config
 
 from msajax.training import packing, programs
-from msajax.training.groups import Settings
+from msajax.training.groups import ParameterSettings
 
-OTHER = Settings(1.0, 0.0, 0, group=2)
-SETTINGS = {"a/kernel": Settings(1.0, 0.1, 0, group=1), "a/bias": OTHER, "b": OTHER,
-            "c/kernel": Settings(1.0, 0.1, 0, group=1, frozen=True)}  # fmt: skip
+OTHER = ParameterSettings(1.0, 0.0, 0, group=2)
+SETTINGS = {"a/kernel": ParameterSettings(1.0, 0.1, 0, group=1), "a/bias": OTHER, "b": OTHER,
+            "c/kernel": ParameterSettings(1.0, 0.1, 0, group=1, frozen=True)}  # fmt: skip
 
 
 def state_of(rng, axes=()):

@@ -17,14 +17,16 @@ from msajax.errors import UserError
 from msajax.experiment import run
 from msajax.inference.bundle import load
 from msajax.models.build import build_model, parameter_shapes
-from msajax.models.peers.almt_settings import AlmtSettings
-from msajax.models.peers.dlf_settings import DlfSettings
-from msajax.models.peers.lmf_settings import LmfSettings
-from msajax.models.peers.misa_settings import MisaSettings
-from msajax.models.peers.mmim_settings import MmimSettings
-from msajax.models.peers.mult_settings import MultSettings
-from msajax.models.peers.self_mm_settings import SelfMmSettings
-from msajax.models.peers.tfn_settings import TfnSettings
+from msajax.models.peers.settings import (
+    AlmtSettings,
+    DlfSettings,
+    LmfSettings,
+    MisaSettings,
+    MmimSettings,
+    MultSettings,
+    SelfMmSettings,
+    TfnSettings,
+)
 from msajax.spec import CorpusSpec
 
 PEERS = [name for name, entry in registered().items() if entry.module.startswith("peers.")]

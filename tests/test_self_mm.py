@@ -12,7 +12,7 @@ from msajax.config import Config, ModelConfig, OptimConfig
 from msajax.errors import UserError
 from msajax.models.build import build_model
 from msajax.models.peers.common import text_vector
-from msajax.models.peers.self_mm_settings import SelfMmSettings
+from msajax.models.peers.settings import SelfMmSettings
 from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.training.step import begin, train_step

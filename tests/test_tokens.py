@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny_text import PIECES, TOKENIZERS, WORDPIECE, altered
 from tokenizers.implementations import BertWordPieceTokenizer
 
-from msajax.encoders.tokens import Pieces, Tokenizer, _load, json_of_vocabulary
+from msajax.encoders.tokens import Pieces, Tokenizer, _load_tokenizer, json_of_vocabulary
 from msajax.errors import UserError
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -207,7 +207,7 @@ def test_without_the_library_a_sentence_names_the_requirements(monkeypatch):
         return plain(name, *arguments, **named)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    _load.cache_clear()
+    _load_tokenizer.cache_clear()
     with pytest.raises(UserError, match=r"package tokenizers: pip install -r requirements-text"):
         tokenizer()
 

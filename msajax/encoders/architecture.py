@@ -13,7 +13,7 @@ class ModernBert:
 
     Attributes:
         local: says of each layer whether a step sees its window alone.
-        reach: how many steps the window goes to either side.
+        reach: steps that the window goes to either side.
         base: sets the rotation's frequencies in the layers that see all steps.
         local_base: sets those in the local layers.
         embedding_dropout: acts on the normalised embeddings.
@@ -68,15 +68,13 @@ class Architecture:
         kind: the `model_type` of config.json, as `table.KINDS` has it.
         vocabulary: rows of the embedding table.
         width: size of the vector of a step, D.
-        ff_dim: inner width of the feed-forward network.
         positions: the longest sequence that it takes, special pieces included.
         segments: rows of the table of segments, 0 for none.
-        norm_eps: epsilon of every norm.
         activation: gelu (erf), gelu_tanh or relu.
         dropout: acts on the embeddings and on what each sub-layer writes.
         attention_dropout: acts on attention probabilities.
-        modern: what a ModernBERT has beside; None for the other kinds.
-        relative: what a DeBERTa has beside; None for the other kinds.
+        modern: a ModernBERT's own; None for the other kinds.
+        relative: a DeBERTa's own; None for the other kinds.
     """
 
     reads: ClassVar[str] = "pieces"

@@ -102,10 +102,8 @@ class PretrainedEncoder(nn.Module):
         """Encodes token ids `[B, T]`, which may be anything at padding: `[B, T, D]`, zero there.
 
         Args:
-            ids: the token ids.
             mask: `[B, T]`, True for a valid step.
             segments: `[B, T]`; without them all steps are of segment 0.
-            train: draw dropout masks.
             adapt: makes what the first layer reads of the embeddings.
 
         Raises:
@@ -162,7 +160,7 @@ class Source(NamedTuple):
 
     Attributes:
         read: makes the parameter of the tensor.
-        optional: whether a folder may lack it.
+        optional: a folder may lack it.
     """
 
     name: str

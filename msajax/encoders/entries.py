@@ -18,7 +18,7 @@ class Entries:
     """Reads checked values out of a config.json; the keys of nulls are in `nulls` alone.
 
     Attributes:
-        keys: what the file calls a key, where that is not the name by which it is read here.
+        keys: the file's names of keys that are read here by other ones, by those.
     """
 
     def __init__(

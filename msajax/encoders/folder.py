@@ -99,13 +99,13 @@ class Folder:
     def tokenizer(self) -> str:
         """The text of a tokenizer.json, made of vocab.txt if need be; "" if there is neither."""
         if self._has(_TOKENIZER):
-            return _text(os.path.join(self.path, _TOKENIZER))
+            return _read_text(os.path.join(self.path, _TOKENIZER))
         if not self._has(_VOCABULARY):
             return ""
         path, settings = os.path.join(self.path, _VOCABULARY), {}
         if self._has(_TOKENIZER_SETTINGS):
             settings = read_json(os.path.join(self.path, _TOKENIZER_SETTINGS))
-        return json_of_vocabulary(_text(path), settings, path)
+        return json_of_vocabulary(_read_text(path), settings, path)
 
     def require_tokenizer(self) -> str:
         """Returns the text of a tokenizer.json; raises `UserError` if the folder has none."""
@@ -121,7 +121,7 @@ class Folder:
     def check_weights(self) -> None:
         """Raises `UserError` for files of weights that are damaged or cut short."""
         for name in weight_files(self.path):
-            with _opened(os.path.join(self.path, name)):
+            with _open_weights(os.path.join(self.path, name)):
                 pass
 
     def tensors(self, wanted: re.Pattern | None = None) -> dict[str, np.ndarray]:
@@ -139,7 +139,7 @@ class Folder:
         stored: dict[str, str] = {}  # the file of each tensor
         for file, listed in weight_files(self.path).items():
             path = os.path.join(self.path, file)
-            with _opened(path) as (entries, reader):
+            with _open_weights(path) as (entries, reader):
                 for name in sorted(listed - entries.keys()):
                     raise UserError(f"{path} lacks the tensor {name}, which {INDEX} says is in it.")
                 for full_name, entry in entries.items():
@@ -202,7 +202,7 @@ def open_folder(path: str | os.PathLike) -> Folder:
     return Folder(path, architecture)
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     """Reads a text file."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -263,9 +263,9 @@ def weight_files(folder: str) -> dict[str, frozenset[str]]:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[tuple[dict[str, Any], Any]]:
+def _open_weights(path: str) -> Iterator[tuple[dict[str, Any], Any]]:
     """Opens a safetensors file: its header by tensor, and the library's reader of it."""
-    entries = _parsed(path, _header)
+    entries = _parsed(path, _read_header)
     if not isinstance(entries, dict):
         raise UserError(f"{path} cannot be read: its header is no JSON object.")
     entries.pop("__metadata__", None)
@@ -279,7 +279,7 @@ def _opened(path: str) -> Iterator[tuple[dict[str, Any], Any]]:
         raise UserError(f"{path} cannot be read: {first_line(error)}.") from error
 
 
-def _header(file: Any) -> bytes:
+def _read_header(file: Any) -> bytes:
     """Reads the header of a safetensors file, whose length its first eight bytes say."""
     length = int.from_bytes(file.read(8), "little")
     left = os.fstat(file.fileno()).st_size - 8

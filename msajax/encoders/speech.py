@@ -207,7 +207,6 @@ class SpeechEncoder(nn.Module):
             waveform: at 16 kHz; behind a row's last sample it may hold anything.
             lengths: samples of each row.
             kept: `[B, S / hop]`, or None for all: frames that may be valid.
-            train: draw dropout masks.
 
         Returns:
             `[B, T, D]`, 0 where they are not valid, and `[B, T]` bool.

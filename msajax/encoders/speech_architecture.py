@@ -19,15 +19,12 @@ class SpeechArchitecture:
     Attributes:
         kind: wav2vec2, hubert or wavlm.
         convolutions: channels, kernel and stride of each convolution.
-        conv_bias: whether convolutions have biases.
         norms_time: whether the first convolution alone has a norm, of each channel over the time of
             the whole sample; else each has one over its channels.
         projection_norm: whether frames are normalised before they are projected.
         width: size of the vector of a frame, D.
-        ff_dim: inner width of the feed-forward network.
         activation: gelu (erf), gelu_tanh or relu.
         position_kernel: frames that the convolution of positions sees.
-        position_groups: its groups.
         pre_norm: whether norms stand before the blocks, and one behind the last.
         projection_dropout: acts on the projected frames.
         dropout: acts on what the layers begin with, and on what each sub-layer writes.

@@ -24,10 +24,10 @@ class Kind(NamedTuple):
         architecture: reads config.json, and holds what a module must know.
         module: the module of this folder with `MODULE`, its linen module, and `sources`, which
             says which tensor each parameter is.
-        prefix: what a model that was saved with a task's head calls the encoder.
-        parts: how names of the encoder's tensors begin, up to a dot; all else is a pooler or a
-            head.
-        keys: what config.json calls keys that are read here by the names of BERT's, by those.
+        prefix: the encoder's name in a model that was saved with a task's head.
+        parts: beginnings of the names of the encoder's tensors, up to a dot; all else is a pooler
+            or a head.
+        keys: the names in config.json of keys that are read here by the names of BERT's, by those.
         usual: values of keys that config.json may lack, by the names of BERT's.
     """
 

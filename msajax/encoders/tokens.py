@@ -41,10 +41,9 @@ class Tokenizer:
     Truncation, padding and random cuts that the file asks for are switched off.
 
     Attributes:
-        inner: the tokenizer of the library.
         size: the rows that an embedding needs for its token ids.
         special: token ids of the special pieces that it adds to each transcript.
-        where: what messages call it.
+        where: names it in messages.
     """
 
     inner: Any
@@ -60,7 +59,7 @@ class Tokenizer:
             UserError: if it cannot be read, or if the library is not installed.
         """
         try:
-            return dataclasses.replace(_load(text), where=where)
+            return dataclasses.replace(_load_tokenizer(text), where=where)
         except ImportError as error:
             raise UserError(
                 f"{where} needs the package tokenizers: pip install -r requirements-text.txt."
@@ -152,7 +151,7 @@ class Tokenizer:
 
 
 @functools.lru_cache(maxsize=4)
-def _load(text: str) -> Tokenizer:
+def _load_tokenizer(text: str) -> Tokenizer:
     """Reads a tokenizer.json, once for all who have the same; raises `ValueError` with a reason."""
     import tokenizers
 
@@ -215,7 +214,7 @@ def json_of_vocabulary(vocabulary: str, settings: Mapping[str, Any], where: str)
         vocabulary: the content of vocab.txt: a piece on each line, whose number is its token id.
         settings: the content of tokenizer_config.json, {} if there is none; `do_lower_case`,
             `strip_accents`, `tokenize_chinese_chars` and the names of special pieces count.
-        where: what messages call vocab.txt.
+        where: names vocab.txt in messages.
 
     Raises:
         UserError: if a special piece is missing, or a setting is of the wrong type.

@@ -7,7 +7,7 @@ neural networks, sections 2 and 4.2). All of them are about the ensemble: the me
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,8 @@ class Basis:
     """Says on which samples a calibration rests.
 
     Attributes:
-        samples: how many.
-        by: what they were dealt by: video, or sample where ids name no videos.
-        optimistic: whether they chose the epochs, too, so that errors on them are too small.
+        by: `video`, or `sample` where ids name no videos: samples were dealt by these.
+        optimistic: they chose the epochs, too, so that errors on them are too small.
     """
 
     samples: int
@@ -44,7 +43,32 @@ class Basis:
 
 
 @dataclasses.dataclass(frozen=True)
-class Intervals(Basis):
+class Calibration(Basis):
+    """Holds what is fitted to the scores of some samples; the `fit` of a subclass makes it."""
+
+    kind: ClassVar[str]
+
+    def measure(self, scores: NDArray, labels: NDArray) -> dict[str, Any]:
+        """Measures it on scores `[S, N, K]` and labels of other samples."""
+        raise NotImplementedError
+
+    def applied(self, scores: NDArray) -> dict[str, NDArray]:
+        """Returns what it says of scores `[S, N, K]`, by the fields of `msajax.Scores`."""
+        raise NotImplementedError
+
+    def told(self, test: Mapping[str, Any]) -> str:
+        """Puts what `measure` found on test into a sentence."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the JSON form, with lists in place of tuples."""
+        fields = dataclasses.asdict(self)
+        plain = {key: list(v) if isinstance(v, tuple) else v for key, v in fields.items()}
+        return {"kind": self.kind} | plain
+
+
+@dataclasses.dataclass(frozen=True)
+class Intervals(Calibration):
     """Holds the size of the 90 % intervals of K outputs: score ± quantile x spread.
 
     The spread is the deviation (ddof 1) of the seeds' scores, or the floor where that is larger; it
@@ -116,11 +140,12 @@ class Intervals(Basis):
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON form."""
         normalised = any(floor is not None for floor in self.floor)
-        return {"kind": self.kind, "level": LEVEL, "normalised": normalised} | _plain(self)
+        about = {"kind": self.kind, "level": LEVEL, "normalised": normalised}
+        return about | super().to_dict()
 
 
 @dataclasses.dataclass(frozen=True)
-class Temperature(Basis):
+class Temperature(Calibration):
     """Holds the temperature of the ensemble's probabilities: each to the power 1/T, sum 1 again.
 
     Attributes:
@@ -188,31 +213,6 @@ class Temperature(Basis):
             f"{self.describe()})."
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the JSON form."""
-        return {"kind": self.kind} | _plain(self)
-
-
-class Calibration(Protocol):
-    """Says what a task's calibration has; `fit` makes it."""
-
-    kind: ClassVar[str]
-
-    def describe(self) -> str:
-        """Says which samples it rests on."""
-
-    def measure(self, scores: NDArray, labels: NDArray) -> dict[str, Any]:
-        """Measures it on scores `[S, N, K]` and labels of other samples."""
-
-    def applied(self, scores: NDArray) -> dict[str, NDArray]:
-        """Returns what it says of scores `[S, N, K]`, by the fields of `msajax.Scores`."""
-
-    def told(self, test: Mapping[str, Any]) -> str:
-        """Puts what `measure` found on test into a sentence."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the JSON form."""
-
 
 def from_dict(values: Mapping[str, Any], kind: type) -> Any:
     """Makes a calibration of a kind of its JSON form.
@@ -271,9 +271,3 @@ def _softmax(logits: NDArray) -> NDArray:
 def _range(values: Sequence[float], form: str) -> str:
     ends = dict.fromkeys(form.format(end) for end in (min(values), max(values)))
     return " to ".join(ends)
-
-
-def _plain(calibration: Intervals | Temperature) -> dict[str, Any]:
-    """Returns the fields, tuples as lists, which is what JSON gives back."""
-    fields = dataclasses.asdict(calibration)
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in fields.items()}

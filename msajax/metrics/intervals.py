@@ -29,8 +29,6 @@ def bootstrap(
       p: (S, ..., N) scores, a row per random seed of training.
       y: (..., N) labels.
       chosen: Metrics by name, which take p and y to (S, ...).
-      resamples: How many resamples, at least 1.
-      seed: Seed of the resampling.
 
     Returns:
       {name: (2.5th, 97.5th percentile)}, over the resamples in which the metric is defined for
@@ -54,10 +52,8 @@ def resampled(
     """Draws samples, or groups of them, with replacement, as many as there are.
 
     Args:
-        count: how many samples or groups there are, G.
-        rows: how many rows of scores there are, which with G decides how large a block is.
-        resamples: how many.
-        seed: begins `PCG64`.
+        count: samples or groups, G.
+        rows: rows of scores, which with G decide how large a block is.
 
     Yields:
         `[R, G]` float64, how often each one counts, for a block of R resamples.
@@ -80,7 +76,6 @@ def intervals(
 
     Args:
         statistic: takes a metric and weights `[R, G]` to `[R]`.
-        chosen: the metrics by name.
         blocks: weights as `resampled` yields them.
 
     Returns:

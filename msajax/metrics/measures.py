@@ -221,7 +221,7 @@ def _centred(x: NDArray) -> NDArray:
     return x - x.mean(axis=-1, keepdims=True)
 
 
-def _unit(x: NDArray) -> NDArray:
+def _scaled(x: NDArray) -> NDArray:
     # A largest size of 1 keeps squares from vanishing or overflowing.
     x = _centred(x)
     largest = np.abs(x).max(axis=-1, keepdims=True)
@@ -232,7 +232,7 @@ def _moments(p: NDArray, y: NDArray) -> tuple[NDArray, ...]:
     return p, p * p, y, y * y, p * y
 
 
-def _spread(n: NDArray, total: NDArray, squares: NDArray) -> NDArray:
+def _squares_about_mean(n: NDArray, total: NDArray, squares: NDArray) -> NDArray:
     """Computes the sum of squares about the mean."""
     spread = squares - np.square(total) / n
     # What is left of a resample that draws one value alone is rounding.
@@ -240,20 +240,20 @@ def _spread(n: NDArray, total: NDArray, squares: NDArray) -> NDArray:
 
 
 def _of_corr(n: NDArray, p: NDArray, pp: NDArray, y: NDArray, yy: NDArray, py: NDArray) -> NDArray:
-    spread = np.sqrt(_spread(n, p, pp) * _spread(n, y, yy))
+    spread = np.sqrt(_squares_about_mean(n, p, pp) * _squares_about_mean(n, y, yy))
     return np.clip(ratio(py - p * y / n, spread), -1, 1)
 
 
 def _of_ccc(n: NDArray, difference: NDArray, *moments: NDArray) -> NDArray:
     """Computes the concordance correlation (Lin, 1989), moments with ddof 0."""
     p, pp, y, yy, py = moments
-    of_p, of_y = _spread(n, p, pp), _spread(n, y, yy)
+    of_p, of_y = _squares_about_mean(n, p, pp), _squares_about_mean(n, y, yy)
     together = np.where(of_p * of_y == 0, 0, py - p * y / n)  # without a spread, only rounding
     return ratio(2 * together / n, (of_p + of_y) / n + np.square(difference / n))
 
 
 def _of_r2(n: NDArray, errors: NDArray, y: NDArray, yy: NDArray) -> NDArray:
-    return 1 - ratio(errors / n, _spread(n, y, yy) / n)
+    return 1 - ratio(errors / n, _squares_about_mean(n, y, yy) / n)
 
 
 CONSTANT = "the prediction or the label is constant"
@@ -261,7 +261,7 @@ NO_SAMPLES = "no sample is left: every label is 0"
 mae = averaged(lambda p, y: np.abs(p - y))
 mse = averaged(lambda p, y: np.square(p - y))
 rmse = mse._replace(of_sums=lambda n, total: np.sqrt(total / n))
-corr = Metric(lambda p, y: _moments(_unit(p), _unit(y)), _of_corr, CONSTANT, True)
+corr = Metric(lambda p, y: _moments(_scaled(p), _scaled(y)), _of_corr, CONSTANT, True)
 spearman = corr._replace(terms=_moments, ranked=True)
 ccc = Metric(
     lambda p, y: (p - y, *_moments(_centred(p), _centred(y))),
@@ -341,11 +341,11 @@ def f1_terms(p: NDArray, y: NDArray, kept: NDArray) -> list[NDArray]:
 def f1(n: NDArray, *sums: NDArray, by: str) -> NDArray:
     """Averages F1 over classes, F1 = 2 hits / (true count + predicted count) of each.
 
+    A class weighs as much as `by` says: its `true` count, its `predicted` count, or `class`: every
+    class that occurs weighs the same.
+
     Args:
-      n: Not read.
       sums: Hits, true count and predicted count (..., D) of each class in turn.
-      by: What weighs a class: its `true` count, its `predicted` count, or `class`: every class that
-        occurs weighs the same.
     """
     total, weights = 0, 0
     for hits, true, predicted in zip(sums[::3], sums[1::3], sums[2::3], strict=True):
@@ -358,12 +358,7 @@ def f1(n: NDArray, *sums: NDArray, by: str) -> NDArray:
 
 
 def recall(n: NDArray, *sums: NDArray) -> NDArray:
-    """Averages recall, hits / true count, over the classes that labels have.
-
-    Args:
-      n: Not read.
-      sums: Hits, true count and predicted count (..., D) of each class in turn.
-    """
+    """Averages recall, hits / true count, over the classes that labels have; see `f1`."""
     total, classes = 0, 0
     for hits, true in zip(sums[::3], sums[1::3], strict=True):
         total = total + hits / np.maximum(true, 1)

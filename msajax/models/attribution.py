@@ -42,11 +42,10 @@ def gradients_along(
     """Sums gradients at points of the straight path from `baseline` to `x`: float32, shaped as `x`.
 
     Args:
-        function: what is explained; it may also take a tree of arrays `[B, …]`.
+        function: may also take a tree of arrays `[B, …]`.
         x: the end of the path, as the function takes it.
-        baseline: its beginning.
-        shares: `[P]`, how far along the path the points are, from 0 to 1.
-        weights: `[P]`, what each point's gradient is multiplied by.
+        shares: `[P]`, the points' places on the path, from 0 to 1.
+        weights: `[P]`, the factor of each point's gradient.
     """
 
     def add(total, point):

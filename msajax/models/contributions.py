@@ -120,7 +120,7 @@ class Look:
         attention: `{map: [B, H, T_asks, T_answers]}`; see `attention_maps`.
         read: `{modality: [B, T_m, d]}`, what the path of integrated gradients ends in: features,
             or the vectors of token ids.
-        guides: what a guided model's layers took queries and keys from; else nothing.
+        guides: queries and keys of a guided model's layers; else nothing.
     """
 
     scores: jax.Array

@@ -111,7 +111,7 @@ def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
         return sum(x.sum() for x in jax.tree.leaves((prediction.score, prediction.aux)))
 
     forward = matmul_flops(score, params, variables)
-    stages: dict[_Part, int] = {}
+    stages: dict[_StagePart, int] = {}
     for scope, flops in forward.items():
         part = _part_of(scope)
         stages[part] = stages.get(part, 0) + flops
@@ -145,7 +145,7 @@ def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
     }
 
 
-class _Part(NamedTuple):
+class _StagePart(NamedTuple):
     """Names a part of a stage, as `cost_report` explains it."""
 
     stage: str
@@ -154,17 +154,17 @@ class _Part(NamedTuple):
     counted_once: bool
 
 
-def _part_of(scope: tuple[str, ...]) -> _Part:
+def _part_of(scope: tuple[str, ...]) -> _StagePart:
     """Finds where a product inside these modules, the model the first of them, is counted."""
     once = UNKNOWN_LENGTH in scope
     if "attribution" in scope:
-        return _Part("guidance", "attribution", _PARTS["attribution"][0], once)
+        return _StagePart("guidance", "attribution", _PARTS["attribution"][0], once)
     scope = tuple(name for name in scope if name != UNKNOWN_LENGTH) or ("model",)
     # A first pass is a model in a model; a product of the model itself has no module inside it.
     inside = scope[len(scope) - scope[::-1].index(scope[0]) :] or scope[:1]
     stage, names = inside[0], inside[1:] or inside
     for part, (grows_as, known) in _PARTS.items():
         if any(name in known or (name.endswith("_pool") and "pool" in known) for name in names):
-            return _Part(stage, part, grows_as, once)
+            return _StagePart(stage, part, grows_as, once)
     modules = [name for name in names if "->" not in name]  # an einsum is no module
-    return _Part(stage, "/".join(modules) or stage, None, once)
+    return _StagePart(stage, "/".join(modules) or stage, None, once)

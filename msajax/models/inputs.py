@@ -35,8 +35,7 @@ class Pretrained(nn.Module):
                 belongs to, -1 for a special piece, which belongs to none; or steps of sound
                 `[B, T, hop + 1]`.
             mask: `[B, P]`, True for every piece, special ones too; or `[B, T]`.
-            train: draw dropout masks.
-            adapt: of text, makes what the encoder's first layer reads of its embeddings.
+            adapt: makes what the first layer of a text encoder reads of its embeddings.
 
         Returns:
             `[B, T, D]` of the encoder's width D, and the mask `[B, T]` of what is read on; T is P
@@ -76,7 +75,6 @@ def read_input(
     """Makes vectors of a modality; call it inside a module's compact method.
 
     Args:
-        config: settings of the modality's encoder.
         x: `[B, T, d]` features, which stay as they are, `[B, T]` token ids, or what a pretrained
             encoder reads (see `Pretrained`).
         mask: `[B, T]`.

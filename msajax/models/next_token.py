@@ -40,7 +40,6 @@ class NextTokenModel(nn.Module):
             features: `{modality: [B, T]}` token ids.
             masks: `{modality: [B, T]}` bool, True for a real time step.
             attention_masks: `{modality: [T, T] or [B, T, T]}`, as of `SequenceLevelModel`.
-            train: draw dropout masks from the "dropout" random stream.
 
         Returns:
             Scores `[B, 2]`: the negative log-likelihood in nats of every token that follows a valid

@@ -1,25 +1,27 @@
 """Lists the models of this package.
 
-A model is an entry here, its module in this folder, which has its `MODEL`, and perhaps
-`<name>_settings.py` beside it. The configuration reads this table, so nothing here imports JAX.
+A model is an entry here, its module in this folder, which has its `MODEL`, and perhaps settings of
+its own. The configuration reads this table, so neither this nor `peers/settings.py` imports JAX.
 """
 
 import dataclasses
 from typing import Any
 
 from msajax.checks import Settings
-from msajax.models.peers.almt_settings import AlmtSettings
-from msajax.models.peers.dlf_settings import DlfSettings
-from msajax.models.peers.ef_lstm_settings import EfLstmSettings
-from msajax.models.peers.lf_dnn_settings import LfDnnSettings
-from msajax.models.peers.lmf_settings import LmfSettings
-from msajax.models.peers.mag_settings import MagSettings
-from msajax.models.peers.misa_settings import MisaSettings
-from msajax.models.peers.mmim_settings import MmimSettings
-from msajax.models.peers.mult_settings import MultSettings
-from msajax.models.peers.self_mm_settings import SelfMmSettings
-from msajax.models.peers.text_only_settings import TextOnlySettings
-from msajax.models.peers.tfn_settings import TfnSettings
+from msajax.models.peers.settings import (
+    AlmtSettings,
+    DlfSettings,
+    EfLstmSettings,
+    LfDnnSettings,
+    LmfSettings,
+    MagSettings,
+    MisaSettings,
+    MmimSettings,
+    MultSettings,
+    SelfMmSettings,
+    TextOnlySettings,
+    TfnSettings,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,8 +25,6 @@ def make_task(kind: str, names: Sequence[str], train_labels: NDArray | None) -> 
     """Builds the task of a run.
 
     Args:
-        kind: a name in `TASKS`.
-        names: those of the outputs or the classes.
         train_labels: `[M, L]` of the training split, from which a single score's metrics follow;
             None for a task that reads no labels.
     """

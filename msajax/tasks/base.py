@@ -24,7 +24,7 @@ class Loss(NamedTuple):
 
     Attributes:
         measure: (prediction, batch) -> (sum, weight), as of `msajax.Term`.
-        compares_rows: whether it is one of a whole batch, whose rows see each other.
+        compares_rows: the rows of a batch see each other.
     """
 
     measure: Callable[[Any, Any], tuple[Any, Any]]
@@ -50,12 +50,12 @@ class Task:
         choosable: whether `model.task` may name it.
         has_scale: whether labels are real numbers.
         reads_labels: whether targets are the labels of a corpus; else they are made of the inputs.
-        own_names: the names of outputs where no labels are read.
+        own_names: names of outputs where no labels are read.
         has_classes: whether scores are probabilities of classes of which one is true.
         explains: whether a score can be taken apart.
         continues_text: whether a model's outputs say what follows a text.
-        calibration: what is fitted to scores of validation; None for nothing.
-        not_calibrated: how a sentence about too few scores to calibrate begins.
+        calibration: the class that is fitted to scores of validation; None for nothing.
+        not_calibrated: begins a sentence about too few scores to calibrate.
         reporters: the names by which `metrics.table` knows what the task reports.
         losses: what training may minimise by its name in `train.loss`, the usual one first:
             functions (`config.train`) -> `Loss`, which import JAX when they are called.
@@ -154,10 +154,8 @@ class Task:
 
         Args:
             labels: `[N, L]` by split, as stored.
-            names: those of the outputs or classes.
             numbers: as `learned` returns them.
-            columns: names of the L columns.
-            is_auto: whether `model.task` leaves open what they are learned as.
+            is_auto: `model.task` leaves open what they are learned as.
         """
         return []
 
@@ -181,8 +179,8 @@ class Task:
 
     @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
-        """Names the columns of a CSV of predictions that `label_cells` fills."""
-        raise NotImplementedError
+        """Names the columns of a CSV of predictions that `label_cells` fills, if there are any."""
+        return []
 
     @staticmethod
     def label_cells(
@@ -193,10 +191,8 @@ class Task:
         Args:
             label: `[L]`; None where it is not known.
             mean: `[K]`, the scores averaged over random seeds.
-            names: those of the outputs or classes.
-            number: writes a number.
         """
-        raise NotImplementedError
+        return []
 
     @staticmethod
     def score_columns(names: Sequence[str]) -> list[str]:
@@ -211,7 +207,7 @@ class Task:
     @staticmethod
     def read_columns_of(names: Sequence[str]) -> list[str]:
         """Names the columns of a CSV that labels are read from."""
-        raise NotImplementedError
+        return []
 
     @staticmethod
     def read_label(text: str, names: Sequence[str]) -> float:
@@ -229,13 +225,7 @@ class Task:
 
     @staticmethod
     def comparable(labels: NDArray, scores: NDArray, names: Sequence[str]) -> NDArray:
-        """Returns what two runs on the same samples must have in common, `[N, L]`.
-
-        Args:
-            labels: `[N, L]`.
-            scores: `[N, K]`.
-            names: those of the outputs or classes.
-        """
+        """Returns what two runs on the same samples must have in common, `[N, L]`."""
         return labels
 
     @staticmethod
@@ -251,7 +241,7 @@ class Task:
     @staticmethod
     def views(scored: ScoredSamples, is_sentiment: bool) -> Views:
         """Describes what a page shows of many samples."""
-        raise NotImplementedError
+        return Views()
 
     @staticmethod
     def view_of(scored: ScoredSamples, i: int) -> SampleView:
@@ -297,11 +287,7 @@ class Task:
         return labels[:, 0]
 
     def floors(self, train_labels: NDArray, labels: NDArray) -> dict[str, dict[str, float]]:
-        """Computes what scores without a model reach.
-
-        Args:
-            train_labels: `[M, L]`.
-            labels: `[N, L]` of the split that is measured.
+        """Computes what scores without a model reach on labels `[N, L]`; train has `[M, L]`.
 
         Returns:
             `{floor: {metric: value}}`, NaN where undefined.
@@ -310,9 +296,6 @@ class Task:
 
     def selection(self, select_by: str) -> str:
         """Returns the metric that validation follows.
-
-        Args:
-            select_by: `train.select_by`: auto, or one of the reported metrics.
 
         Raises:
             UserError: for a metric that this task does not report.

@@ -33,7 +33,6 @@ class Convention(NamedTuple):
         takes: tells of a task and its labels `[N, L]` whether they are these.
         usual: tells of labels that it takes whether papers print them so: `all` leaves out the
             conventions of other corpora.
-        reported: makes the metrics of a task, by the convention's name.
     """
 
     needs: str
@@ -101,8 +100,6 @@ def by_convention(names: str, task: Task, labels: NDArray) -> Task:
     Args:
         names: those in `CONVENTIONS`, with commas between; or `all`: what the task reports anyway,
             and every convention that suits the labels; or "", for the task as it is.
-        task: what was predicted.
-        labels: `[N, L]`.
 
     Raises:
         UserError: for a name that is none, or a convention that is not defined for the task.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from msajax.errors import UserError
-from msajax.metrics.calibration import FEWEST, Basis
+from msajax.metrics.calibration import FEWEST, Basis, Calibration
 from msajax.metrics.measures import Metric, ratio
 from msajax.metrics.table import reported_by
 from msajax.tasks.base import Loss, Task, over_rows
@@ -19,7 +19,7 @@ _USUAL = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Thresholds(Basis):
+class Thresholds(Calibration):
     """Holds above which probability of the ensemble a sample has each of K labels.
 
     Attributes:
@@ -74,18 +74,13 @@ class Thresholds(Basis):
             f"{here}, and {half} at 0.5 ({self.describe()})."
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the JSON form."""
-        fields = dataclasses.asdict(self) | {"thresholds": list(self.thresholds)}
-        return {"kind": self.kind} | fields
-
 
 def _f1_macro(has: NDArray, y: NDArray) -> float:
     both = (has.sum(axis=0) + y.sum(axis=0)).astype(float)
     return float(np.mean(2 * (has & y).sum(axis=0) / np.maximum(both, 1)))
 
 
-def _cross_entropy(_: Any) -> Loss:
+def _binary_cross_entropy(_: Any) -> Loss:
     """Makes the loss of a binary cross-entropy for each label, their mean."""
     import chex
     import optax
@@ -97,7 +92,7 @@ def _cross_entropy(_: Any) -> Loss:
     return over_rows(of_rows)
 
 
-def _metrics(names: tuple[str, ...]) -> dict[str, Metric]:
+def _label_metrics(names: tuple[str, ...]) -> dict[str, Metric]:
     """Makes the metrics of K labels: means over them, and those of each.
 
     Weighted F1 alone is weighted by how many samples have a label.
@@ -121,13 +116,13 @@ class MultiLabel(Task):
     reporters = ("labels",)
     usual_selection = "binary_cross_entropy"
     not_calibrated = "The labels have no thresholds of their own"
-    losses = {"cross_entropy": _cross_entropy}
+    losses = {"cross_entropy": _binary_cross_entropy}
     calibration = Thresholds
 
     @classmethod
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "MultiLabel":
         """Builds the task of labels of these names."""
-        return cls(names, _metrics(names))
+        return cls(names, _label_metrics(names))
 
     @staticmethod
     def scores(outputs: Any) -> Any:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from msajax.errors import UserError
 from msajax.metrics.table import reported_by
 from msajax.tasks.base import Loss, Task
-from msajax.tasks.views import SampleView, ScoredSamples, Views
+from msajax.tasks.views import SampleView, ScoredSamples
 
 
 def _cross_entropy(_: Any) -> Loss:
@@ -72,27 +72,10 @@ class NextToken(Task):
                 f"{where}: no sequence has two steps in a row: there is no next token to predict."
             )
 
-    @staticmethod
-    def label_columns(names: Sequence[str]) -> list[str]:
-        """Names none: the two scores say all that is measured."""
-        return []
-
-    @staticmethod
-    def label_cells(
-        label: NDArray | None, mean: NDArray, names: Sequence[str], number: Any
-    ) -> list[str]:
-        """Fills none."""
-        return []
-
     @classmethod
     def names_in(cls, columns: Sequence[str]) -> tuple[str, ...] | None:
         """Recognises the column of the log-likelihood."""
         return cls.own_names if f"score_{cls.own_names[0]}" in columns else None
-
-    @staticmethod
-    def read_columns_of(names: Sequence[str]) -> list[str]:
-        """Names none."""
-        return []
 
     @staticmethod
     def comparable(labels: NDArray, scores: NDArray, names: Sequence[str]) -> NDArray:
@@ -109,11 +92,6 @@ class NextToken(Task):
     def ranked(names: Sequence[str]) -> str:
         """Says by what samples are ranked."""
         return "by nats per token"
-
-    @staticmethod
-    def views(scored: ScoredSamples, is_sentiment: bool) -> Views:
-        """Shows none of many sequences: no score of a token is kept."""
-        return Views()
 
     @staticmethod
     def view_of(scored: ScoredSamples, i: int) -> SampleView:

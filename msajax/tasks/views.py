@@ -37,12 +37,11 @@ class Views(NamedTuple):
     """Holds what is shown of many samples; what a task has none of is empty or None.
 
     Attributes:
-        pairs: of each output.
-        shares: in place of them.
+        shares: stand in place of pairs.
         counts: tables of confusion.
         by: what samples are sorted by where something else is shown: labels `[N]`, or classes.
-        names: those of the classes; () for labels that are numbers.
-        sort: what the labels are called.
+        names: names of the classes; () for labels that are numbers.
+        sort: a name for the labels.
     """
 
     pairs: Sequence[Pairs] = ()
@@ -75,13 +74,11 @@ class SampleView(NamedTuple):
     """Holds what is shown of one sample.
 
     Attributes:
-        before: words before how wrong it is.
-        value: how wrong it is, or how right, as a number.
-        as_share: whether that is a share, to be shown in percent.
-        after: words behind it.
+        value: says how wrong it is, or how right; words stand before and after it.
+        as_share: it is shown in percent.
         rows: outputs or classes, the most telling ones first; a page shows the first of them, and
             always the true one.
-        left: what the others are, in words.
+        left: says in words what is left out.
     """
 
     before: str
@@ -96,12 +93,10 @@ class ScoredSamples(NamedTuple):
     """Holds samples with labels and scores: N samples, K outputs or classes.
 
     Attributes:
-        names: the K outputs or classes.
         labels: `[N, L]`.
         scores: `[N, K]`, means over random seeds.
         sd: `[N, K]`, their deviation over seeds; NaN for one seed.
-        low: `[N, K]`, where an interval begins; None without intervals.
-        high: `[N, K]`, where it ends.
+        low: `[N, K]`, where intervals begin, and `high`, where they end; None without intervals.
     """
 
     names: tuple[str, ...]

@@ -20,14 +20,7 @@ INIT, VALIDATION = "init", "validation"  # names of programs; those of steps hav
 
 
 class OnDevices(NamedTuple):
-    """Holds what a run works with on the devices.
-
-    Attributes:
-        programs: what trains.
-        feed: reads the training split.
-        predict: scores batches.
-        valid: the validation split.
-    """
+    """Holds what a run works with on the devices: of the splits, training and validation."""
 
     programs: Programs
     feed: Feed
@@ -59,9 +52,7 @@ def compile_ahead(
     A program that is called with others is compiled by the call, as if it were not compiled here.
 
     Args:
-        compilers: compile in the background.
-        there: what the run works with.
-        state: where it goes on; None before its first step.
+        state: the state that the run goes on from; None before its first step.
         pause_at: the epoch after which it pauses.
     """
     epoch, step = (0, 0) if state is None else (int(state.selection.epoch), int(state.epoch.step))

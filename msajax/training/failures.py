@@ -27,10 +27,9 @@ def tell_skipped(
     """Warns of skipped steps, with the samples of their batch.
 
     Args:
-        log: what some steps measured, `[S, n]`.
+        log: measured by some steps, `[S, n]`.
         offset: the epoch's step that the log begins with.
-        seeds: the random seeds.
-        epoch: the epoch, from 1.
+        epoch: counted from 1.
         orders: the epoch's order, one per seed.
         ids: the training samples', `[N]`.
     """
@@ -58,11 +57,7 @@ def failed_seeds(
 
     Validation scores that are not finite fail a seed too: nothing could choose its best epoch.
 
-    Args:
-        state: the state after the epoch's last step.
-        scores: `[S, N, K]` of validation.
-        most_skipped_steps: a seed that skips so many in a row has failed.
-        layout: where the state is.
+    A seed that skips `most_skipped_steps` in a row has failed; scores are `[S, N, K]`.
     """
     return _out_of_steps(state, most_skipped_steps, layout) | ~np.isfinite(scores).all(axis=(1, 2))
 

@@ -60,15 +60,7 @@ class Feed:
     def __init__(
         self, split: Split, spec: CorpusSpec, programs: Programs, layout: Layout, parts: int
     ) -> None:
-        """Puts the split on the devices, unless it streams.
-
-        Args:
-            split: prepared, with labels.
-            spec: sizes of the model's inputs.
-            programs: gather batches of a split that lies on the devices.
-            layout: where arrays are.
-            parts: accumulation steps.
-        """
+        """Puts the split on the devices, unless it streams."""
         self._split, self._spec, self._programs = split, spec, programs
         self._layout, self._multiple = layout, layout.data_devices * parts
         self._labels = split.labels.astype(np.float32)
@@ -83,11 +75,18 @@ class Feed:
             orders: one per random seed.
             stopped: `[S]`, seeds whose rows are not needed.
             begin: the first step to take.
-            pace: how many steps to take at once.
         """
         quarters = orders[0].quarters
-        indices, weights = _filled(orders, self._multiple)
+
+        # Rows of weight 0 fill every batch up to a multiple of the devices and accumulation steps:
+        # a batch of any size runs on any layout, with the same order and the same dropout masks.
+        indices = np.stack([order.indices for order in orders])  # [seeds, steps, batch]
+        weights = np.stack([order.row_weight for order in orders])
+        fill = [(0, 0), (0, 0), (0, -indices.shape[2] % self._multiple)]
+        indices, weights = np.pad(indices, fill, mode="edge"), np.pad(weights, fill)
         indices[stopped], weights[stopped] = 0, 0
+
+        # Every length quarter has a program of its own.
         edges = begin + np.flatnonzero(np.diff(quarters[begin:], prepend=0, append=0))
         blocks = [  # of at most BLOCK steps, all of one length quarter
             (start, min(start + BLOCK, end))
@@ -110,10 +109,7 @@ class Feed:
     def shapes(self, quarter: int, seeds: int, batch_size: int) -> Batch:
         """Returns the shapes, types and shardings of the batches `[S, BLOCK, B, …]` of a dispatch.
 
-        Args:
-            quarter: the length quarter of all its steps.
-            seeds: how many random seeds the run has.
-            batch_size: rows of a step, before it is filled up.
+        `batch_size` counts the rows of a step before it is filled up.
         """
         rows = (seeds, BLOCK, batch_size + -batch_size % self._multiple)
         lengths = cut_lengths(self._spec, quarter)
@@ -177,15 +173,3 @@ class Feed:
                 weights.shape, row_numbers(indices, weights, len(self._labels)).__getitem__
             ),
         )
-
-
-def _filled(orders: Sequence[EpochOrder], multiple: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows and weights of every seed's steps, `[S, steps, B]`.
-
-    Rows of weight 0 fill every batch up to a multiple of the devices and accumulation steps: a
-    batch of any size runs on any layout, with the same order and the same dropout masks.
-    """
-    indices = np.stack([order.indices for order in orders])
-    weights = np.stack([order.row_weight for order in orders])
-    fill = [(0, 0), (0, 0), (0, -indices.shape[2] % multiple)]
-    return np.pad(indices, fill, mode="edge"), np.pad(weights, fill)

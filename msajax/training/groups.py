@@ -16,14 +16,11 @@ _LAYER = re.compile(r"_(\d+)(?:/|$)")  # block_3/attention/…
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class ParameterSettings:
     """Holds the settings by which one parameter moves.
 
     Attributes:
         learning_rate: the peak of its rate.
-        weight_decay: its decay.
-        warmup_steps: steps of linear warm-up.
-        frozen: whether it stays as it began.
         group: a number from 1, the same for parameters that no pattern and no layer tells apart,
             whatever the values are.
     """
@@ -35,7 +32,7 @@ class Settings:
     group: int = 0
 
 
-def settings_of(config: OptimConfig, paths: Iterable[str]) -> dict[str, Settings]:
+def settings_of(config: OptimConfig, paths: Iterable[str]) -> dict[str, ParameterSettings]:
     """Applies `optim.groups` to the paths of a model's parameters, joined by `/`.
 
     Without a group, weight decay acts on kernels alone, as is usual for Transformers: not on
@@ -48,7 +45,7 @@ def settings_of(config: OptimConfig, paths: Iterable[str]) -> dict[str, Settings
     paths = list(paths)
     kernels = {path for path in paths if path.split("/")[-1] == "kernel"}
     found = {
-        path: Settings(
+        path: ParameterSettings(
             learning_rate=config.learning_rate,
             weight_decay=config.weight_decay if path in kernels else 0.0,
             warmup_steps=config.warmup_steps,

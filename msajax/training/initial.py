@@ -44,13 +44,7 @@ def shared_values(
 ) -> Initial:
     """Selects the values of frozen parameters that every seed begins with, and so keeps.
 
-    Args:
-        initial: values by path.
-        shapes: every parameter of the model, by path.
-        optim: says which parameters are frozen.
-
-    Returns:
-        Those values, float32, without an axis of seeds; none that are random in part.
+    They are float32, without an axis of seeds; none are random in part.
     """
     found: Initial = {}
     settings = settings_of(optim, shapes)
@@ -66,13 +60,7 @@ def shared_values(
 
 
 def from_labels(config: ModelConfig, spec: CorpusSpec, labels: np.ndarray) -> Initial:
-    """Begins the output's bias where the task says, as at the training median of ratings.
-
-    Args:
-        config: names the model, which declares where its bias is.
-        spec: says what labels are.
-        labels: `[N, L]` of the training split.
-    """
+    """Begins the output's bias where the task says, as at the median of ratings `[N, L]`."""
     bias = declared(config).output_bias
     values = TASKS[spec.label_kind].begins_at(labels) if bias else None
     return {} if values is None else {bias: values}
@@ -107,11 +95,7 @@ def from_encoder(
 ) -> Initial:
     """Reads the weights of a modality's pretrained encoder, and of the pooler behind that of text.
 
-    Args:
-        model: declares where its encoder and its pooler are.
-        modality: the one that it reads.
-        encoder: the folder.
-        shapes: every parameter of the model; of the encoder's that are optional only those count.
+    Of the encoder's parameters that are optional only those in `shapes` count.
 
     Raises:
         UserError: if a weight is missing, misshapen or not finite, or a file is damaged.
@@ -133,10 +117,7 @@ def from_words(
 ) -> tuple[Initial, str]:
     """Begins rows of the text embedding with word vectors; says how many words have one.
 
-    Args:
-        words: the vocabulary, a row each.
-        shapes: every parameter of the model, by path.
-        given: vectors of some of the words.
+    The embedding has a row for each of the words; some of them are among those `given`.
 
     Raises:
         UserError: if the embedding has another width.
@@ -170,12 +151,11 @@ def from_bundle(
     bundle has fewer, its first ones serve again.
 
     Args:
-        model: what the new run's model declares.
-        preparation: what the new run reads.
+        model: declared by the new run.
+        preparation: says what the new run reads.
         shapes: the new run's parameters, by path.
-        source: what the bundle reads.
+        source: says what the bundle reads.
         params: the bundle's, leading axis of its seeds, or 1 for all of them.
-        seeds: how many the new run has.
 
     Returns:
         The values, and a report: how many parameters are loaded, of how many; the same for each
@@ -202,7 +182,10 @@ def from_bundle(
             notes[path] = "random: other modalities"
             continue
         if VOCABULARY in bound and (preparation.words or source.words):
-            rows, notes[path] = _rows_by_word(preparation.words, source.words)
+            there = {word: i for i, word in enumerate(source.words)}
+            words = enumerate(preparation.words)
+            rows = {i: there[word] for i, word in words if word in there}  # {row here: row there}
+            notes[path] = f"{len(rows)} of {len(preparation.words)} words"
         elif POSITIONS in bound:
             rows = {i: i for i in range(min(shape[0], values.shape[1]))}
             notes[path] = f"{len(rows)} of {shape[0]} rows"
@@ -230,10 +213,3 @@ def from_bundle(
 
 def _outputs(preparation: Preparation) -> tuple[str, tuple[str, ...]]:
     return preparation.spec.label_kind, preparation.spec.label_names
-
-
-def _rows_by_word(words: Sequence[str], given: Sequence[str]) -> tuple[dict[int, int], str]:
-    """Matches the words of two vocabularies: returns {row here: row there}, and a note."""
-    there = {word: i for i, word in enumerate(given)}
-    rows = {i: there[word] for i, word in enumerate(words) if word in there}
-    return rows, f"{len(rows)} of {len(words)} words"

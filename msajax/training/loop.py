@@ -53,7 +53,6 @@ class Trained:
             the run was asked to stop before there were any.
         best_epoch: one per seed, from 1; 0 if there is none.
         failed: seeds that do not count: each with "seed", "epoch" and "step".
-        predict: the prediction program.
     """
 
     finished: bool
@@ -66,10 +65,8 @@ class Trained:
 def train_seeds(run: Run, *, others: bool = False) -> Trained:
     """Trains the random seeds of a run in one program, from its newest checkpoint if it has one.
 
-    Args:
-        run: what it is made of, built once.
-        others: whether the experiment has more seeds, which are trained apart; then it is no error
-            if all of these fail.
+    If the experiment has `others`, seeds that are trained apart, it is no error if all of these
+    fail.
 
     Raises:
         NonFiniteError: if the numbers of every seed are not finite any more; the last checkpoint is
@@ -285,12 +282,7 @@ def _metrics_lines(
 ) -> list[dict[str, Any]]:
     """Makes one line of metrics.jsonl for every seed that ran this epoch.
 
-    Args:
-        run: says the seeds, and the terms of the objective.
-        before: the state before selection.
-        after: the state after it.
-        measured: each seed's metrics on validation.
-        seconds: that the epoch took.
+    The states are those before and after selection, and `measured` each seed's metrics.
     """
     selection, log = after.selection, before.epoch.log
     steps = run.layout.get(after.train.step)

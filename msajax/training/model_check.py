@@ -50,9 +50,13 @@ def one_sentence(config: Config) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # whatever the user's code raises
+        # Say where the error passed through the file that registered the model.
         origin = registered()[config.model.name].origin
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == origin]
+        where = f" ({os.path.basename(origin)}, line {lines[-1]})" if lines else ""
         raise UserError(
-            f"The model {config.model.name!r} fails{_line_in(origin, error)}: "
+            f"The model {config.model.name!r} fails{where}: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
 
@@ -89,13 +93,6 @@ def _measured(
             "which has no gradient: it must be a floating-point number."
         )
     return tuple(found)
-
-
-def _line_in(origin: str, error: Exception) -> str:
-    """Says where an error passed through the file that registered a model."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == origin]
-    return f" ({os.path.basename(origin)}, line {lines[-1]})" if lines else ""
 
 
 def _trace(recipe: Recipe, rates: Rates, spec: CorpusSpec) -> None:
@@ -148,12 +145,7 @@ def _require_prediction(found: object, spec: CorpusSpec) -> None:
 def check_declaration(
     model: Model, spec: CorpusSpec, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Refuses declarations that name nothing.
-
-    Args:
-        model: what the model declares.
-        spec: sizes of the model's inputs.
-        shapes: every parameter, by path.
+    """Refuses declarations that name nothing among the parameters, whose `shapes` are by path.
 
     Raises:
         UserError: naming what there is not.
@@ -176,12 +168,7 @@ def check_declaration(
 
 
 def check_stages(objective: Objective, stages: Sequence[Stage], paths: Iterable[str]) -> None:
-    """Refuses stages that name nothing.
-
-    Args:
-        objective: what is minimised.
-        stages: what the model declares.
-        paths: its parameters'.
+    """Refuses stages that name nothing among the objective's terms and the parameters' paths.
 
     Raises:
         UserError: for a stage whose pattern names no term or no parameter, or whose share of an

@@ -84,7 +84,6 @@ def make_objective(
     Args:
         config: names the loss of the task (`train.loss`) and the terms beside it (`train.terms`).
         model: may declare terms of its own, made of that loss.
-        kind: the task's name.
         class_weights: how much a sample of each class counts in the task's loss; () is once.
 
     Raises:
@@ -150,18 +149,13 @@ def make_objective(
 
 
 class Sums(NamedTuple):
-    """Holds a sum and a weight of each of the objective's T terms, in their order.
-
-    Attributes:
-        sums: `[T]`.
-        weights: `[T]`.
-    """
+    """Holds a sum and a weight of each of the objective's T terms, in their order: `[T]` both."""
 
     sums: jax.Array
     weights: jax.Array
 
 
-def measure(
+def measure_terms(
     objective: Objective,
     prediction: Prediction,
     batch: Batch,

@@ -18,7 +18,7 @@ from msajax.config import OptimConfig
 from msajax.config.sections import OWN
 from msajax.errors import UserError
 from msajax.layers.linear import materialised
-from msajax.training.groups import Settings, settings_of
+from msajax.training.groups import ParameterSettings, settings_of
 from msajax.training.packing import make_packing
 
 COUNT = "count"  # steps taken, which every optimiser keeps
@@ -82,10 +82,8 @@ class Leaf(NamedTuple):
     """Holds one parameter of a step.
 
     Attributes:
-        group: the number of its group.
-        gradient: of the parameter's shape.
-        value: before the step.
-        kept: the arrays that the optimiser keeps of it, of the same shape, by name.
+        value: the parameter before the step.
+        kept: arrays that the optimiser keeps of it, of the same shape, by name.
         decay: its weight decay; None if that is 0.
     """
 
@@ -124,7 +122,7 @@ class Algorithm(NamedTuple):
 
 
 def _adam(step: Step, *, coupled: bool) -> Callable[[Leaf], Moved]:
-    """Kingma and Ba, 2015; Loshchilov and Hutter, 2019, whose decay is not of the gradient."""
+    """Moves by Adam (Kingma and Ba, 2015), or AdamW, decay apart (Loshchilov and Hutter, 2019)."""
     b1, b2, eps = (step.settings[name] for name in ("b1", "b2", "eps"))
     mean_scale, square_scale = 1 / (1 - b1**step.count), 1 / (1 - b2**step.count)
 
@@ -157,7 +155,7 @@ def _sgd(step: Step) -> Callable[[Leaf], Moved]:
 
 
 def _lion(step: Step) -> Callable[[Leaf], Moved]:
-    """Chen et al., 2023: the sign of a mean; decay is decoupled."""
+    """Moves by the sign of a mean, with decoupled decay (Chen et al., 2023)."""
     b1, b2 = step.settings["b1"], step.settings["b2"]
 
     def move(leaf: Leaf) -> Moved:
@@ -170,7 +168,7 @@ def _lion(step: Step) -> Callable[[Leaf], Moved]:
 
 
 def _schedule_free(step: Step) -> Callable[[Leaf], Moved]:
-    """Defazio et al., 2024: AdamW whose gradients are taken between its own path and its average.
+    """Moves by AdamW with gradients taken between its path and its average (Defazio et al., 2024).
 
     The parameter is y, `path` is z and `average` is x, to which each step counts by the square of
     the highest rate so far. Its second moment alone is a mean; b1 is how near y is to x.
@@ -220,41 +218,38 @@ class Optimizer:
     the parameters that are frozen: see `split`.
 
     Attributes:
-        config: what the user asks for; of its rates only which are 0 counts here.
-        settings: every parameter's, by path; so do theirs.
-        joins: whether parameters of a group move as one vector; see `packing`.
-        joins_norm: whether the norm is that of one vector of all gradients, and no sum of many.
+        config: asked for by the user; of its rates only which are 0 counts here.
+        joins: parameters of a group move as one vector; see `packing`.
+        joins_norm: the norm is that of one vector of all gradients, and no sum of many.
     """
 
     config: OptimConfig
-    settings: Mapping[str, Settings]
+    settings: Mapping[str, ParameterSettings]
     joins: bool = False
     joins_norm: bool = False
 
     @property
     def algorithm(self) -> Algorithm:
-        """The optimiser that the configuration names."""
+        """Returns the optimiser that the configuration names."""
         return OPTIMIZERS[self.config.name]
 
     @property
     def averages(self) -> bool:
-        """Whether a run has averages of its parameters, by `optim.average` or its optimiser."""
+        """Tells whether parameters are averaged, by `optim.average` or by the optimiser."""
         return bool(self.config.average) or AVERAGE in self.algorithm.keeps
 
     @property
     def moments(self) -> list[str]:
-        """Names of the arrays like the parameters that the optimiser's state holds."""
+        """Lists the names of the arrays like the parameters that the optimiser's state holds."""
         return [name for name in self.algorithm.keeps if name != AVERAGE]
 
     def rates(self, config: OptimConfig, total_steps: int) -> OptimizerRates:
         """Collects the numbers of a configuration of the same structure, on the host.
 
-        Args:
-            config: says them.
-            total_steps: the run's if no seed stops early.
+        `total_steps` are the run's if no seed stops early.
         """
         settings = settings_of(config, self.settings)
-        groups = {0: Settings(config.learning_rate, 0.0, config.warmup_steps)}
+        groups = {0: ParameterSettings(config.learning_rate, 0.0, config.warmup_steps)}
         groups |= {one.group: one for one in settings.values()}
         each = [groups[number] for number in range(len(groups))]
         peaks = [one.learning_rate for one in each]
@@ -294,14 +289,6 @@ class Optimizer:
         when: StepInfo,
     ) -> tuple[Any, dict[str, Any], Any]:
         """Moves parameters.
-
-        Args:
-            gradient: like the parameters.
-            state: what `init` or the step before gave.
-            params: those that move.
-            average: theirs, if the optimiser has one.
-            rates: the numbers of the step.
-            when: the step.
 
         Returns:
             The parameters, the next state, and the average, which is returned as it came if the

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from msajax.training.groups import Settings
+from msajax.training.groups import ParameterSettings
 
 MOST = 2**22  # parameters; of more, arrays are large anyway, and another copy of them costs memory
 
@@ -21,11 +21,9 @@ class Packing(NamedTuple):
     """Says which arrays of a tree lie side by side in which vector.
 
     Attributes:
-        tree: its structure.
         paths: for each of its arrays, the path of the parameter that it is, or is kept of; None for
             one that is neither, and stays apart.
         keys: for each, the vector that it lies in. One that lies alone keeps its shape.
-        shapes: of the arrays.
     """
 
     tree: Any
@@ -58,13 +56,12 @@ class Packing(NamedTuple):
         return self.tree.unflatten(found)
 
 
-def make_packing(tree: Any, settings: Mapping[str, Settings], joins: bool) -> Packing:
+def make_packing(tree: Any, settings: Mapping[str, ParameterSettings], joins: bool) -> Packing:
     """Packs parameters, or what is kept of them, by kind and by group of the optimiser.
 
     Args:
-        tree: arrays or their shapes: parameters, what is like them, or a whole state.
-        settings: those of every parameter, by path.
-        joins: whether arrays lie side by side at all.
+        tree: arrays or their shapes: parameters, others like them, or a whole state.
+        joins: arrays lie side by side at all.
     """
     paths, keys, shapes = [], [], []
     found, structure = tree_flatten_with_path(tree)

@@ -14,7 +14,7 @@ from msajax.runs.folder import KEPT
 from msajax.runtime.devices import check_mesh
 from msajax.runtime.targets import Target
 from msajax.spec import CorpusSpec
-from msajax.training.groups import Settings
+from msajax.training.groups import ParameterSettings
 from msajax.training.optimizers import make_optimizer
 
 _BYTES = 4  # of a float32
@@ -27,10 +27,6 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
     Of what a step computes on its way (activations) only pretrained encoders' are counted, beside
     which the rest is small.
 
-    Args:
-        config: the experiment.
-        spec: sizes of the model's inputs.
-
     Returns:
         `parameters`, of one seed: `moving`, `frozen`, and `shared`, those of them that all seeds
         have once; `seeds_at_once`, trained together; `memory`, bytes of each kind and `total`;
@@ -38,7 +34,7 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
     """
     shapes = parameter_shapes(config.model, spec)
     optimizer = make_optimizer(config.optim, shapes)
-    counts = _count(config, shapes, optimizer.settings)
+    counts = _count_parameters(config, shapes, optimizer.settings)
     at_once = config.train.at_once
     own = counts["moving"] + counts["frozen"] - counts["shared"]  # of each seed
     moments = len(optimizer.moments) * counts["moving"]
@@ -74,13 +70,8 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
 def plan_on(target: Target, config: Config, spec: CorpusSpec, samples: int) -> dict[str, Any]:
     """Says what each device of a target holds of a run of one process, and whether that fits.
 
-    What a model remembers of samples, and moments of further stages, are not counted.
-
-    Args:
-        target: devices, which need not be there.
-        config: the experiment.
-        spec: sizes of the model's inputs.
-        samples: of the training split.
+    The devices need not be there; `samples` are those of the training split. What a model remembers
+    of samples, and moments of further stages, are not counted.
 
     Returns:
         `target`, `devices`, how many of them the run uses; `mesh`, over how many of them seeds,
@@ -191,8 +182,8 @@ def _activations(config: Config, spec: CorpusSpec) -> int:
     return size * rows * total
 
 
-def _count(
-    config: Config, shapes: Mapping[str, tuple[int, ...]], settings: Mapping[str, Settings]
+def _count_parameters(
+    config: Config, shapes: Mapping[str, tuple[int, ...]], settings: Mapping[str, ParameterSettings]
 ) -> Mapping[str, int]:
     sizes = {path: math.prod(shape) for path, shape in shapes.items()}
     frozen = [path for path in sizes if settings[path].frozen]

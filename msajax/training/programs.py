@@ -50,6 +50,9 @@ class DeviceCorpus:
 class Programs(NamedTuple):
     """Holds the compiled programs of a training run; leading axis S everywhere.
 
+    Those of `jit_programs` are what JAX keeps compiled programs by, and hold no array of any run:
+    `init` is S -> the jitted function, and the steps take shared values and rates behind the state.
+
     Attributes:
         init: seeds `[S]` uint32 -> state.
         gather: (length quarter, corpus, rows `[S, steps, B]`, weights of the same shape) -> their
@@ -67,14 +70,14 @@ class Programs(NamedTuple):
         lower_steps: (state, batches) -> `train_steps`, traced for arrays of these shapes.
     """
 
-    init: Callable[[np.ndarray], TrainState]
+    init: Callable[..., Any]
     gather: Callable[..., Batch]
     train_steps: Callable[..., tuple[TrainState, StepMetrics]]
     keep: Callable[[Any, Any, jax.Array], Any]
     predict: Callable[..., Prediction]
     state: Callable[[int], TrainState]
     lower_init: Callable[[int], jax.stages.Lowered]
-    lower_steps: Callable[[TrainState, Batch], jax.stages.Lowered]
+    lower_steps: Callable[..., jax.stages.Lowered]
 
 
 def make_programs(
@@ -90,10 +93,6 @@ def make_programs(
     What the same recipe was compiled to before is found again.
 
     Args:
-        recipe: what a step is made of.
-        rates: its numbers.
-        spec: sizes of the model's inputs.
-        layout: where arrays are.
         memory: `{name: [N, …]}`, the model's memory before the first step.
         shared: the values of `recipe.shared`, nested like parameters.
     """
@@ -107,51 +106,21 @@ def make_programs(
         return jitted.init(len(seeds))(*layout.put_state((seeds, kept)))
 
     def lower_steps(state: TrainState, batches: Batch) -> jax.stages.Lowered:
-        stopped = _as_put(layout, batches.row_weight.shape[:1], np.bool_)
-        bound = _as_put(layout, (), np.int32)
-        return jitted.lower(state, shared, rates, batches, stopped, bound, bound)
+        as_put = functools.partial(jax.ShapeDtypeStruct, sharding=layout.sharding())
+        stopped, bound = as_put(batches.row_weight.shape[:1], np.bool_), as_put((), np.int32)
+        return jitted.lower_steps(state, shared, rates, batches, stopped, bound, bound)
 
-    return Programs(
+    return jitted._replace(
         init=init_seeds,
-        gather=jitted.gather,
         train_steps=lambda state, batches, stopped, first, last: jitted.train_steps(
             state, shared, rates, batches, *layout.put((stopped, np.int32(first), np.int32(last)))
         ),
-        keep=jitted.keep,
-        predict=jitted.predict,
-        state=jitted.state,
-        lower_init=lambda seeds: jitted.init(seeds).lower(*jitted.given(seeds)),
         lower_steps=lower_steps,
     )
 
 
-class Jitted(NamedTuple):
-    """Holds what JAX keeps compiled programs by: functions, and no array of any run.
-
-    Attributes:
-        init: S -> the function of `given`.
-        given: S -> shapes of seeds and memory.
-        gather, keep, predict, state: as in `Programs`.
-        train_steps: (state, shared, rates, batches, stopped, first, last) -> (state, metrics).
-        lower: traces `train_steps`.
-    """
-
-    init: Callable[[int], Callable[..., TrainState]]
-    given: Callable[[int], tuple]
-    gather: Callable[..., Batch]
-    train_steps: Callable[..., tuple[TrainState, StepMetrics]]
-    lower: Callable[..., jax.stages.Lowered]
-    keep: Callable[[Any, Any, jax.Array], Any]
-    predict: Callable[..., Prediction]
-    state: Callable[[int], TrainState]
-
-
-def _as_put(layout: Layout, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype, sharding=layout.sharding())
-
-
 @functools.lru_cache(maxsize=MOST_KEPT)
-def jit_programs(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> Jitted:
+def jit_programs(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple) -> Programs:
     """Makes the functions of a recipe; `memory` is (name, shape, type) of each of its arrays."""
     # Rows that see each other inside the model, as in batch normalisation, are spread by XLA.
     maps_rows = layout.maps_rows and not recipe.model.mutable
@@ -234,15 +203,15 @@ def jit_programs(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple
         )
         lower = compiled.lower
 
-    return Jitted(
+    return Programs(
         init=init_of,
-        given=lambda seeds: layout.state_shapes(shapes_of(seeds)),
         gather=jax.jit(gather, static_argnums=0, out_shardings=layout.batch_sharding),
         train_steps=compiled,
-        lower=lower,
         keep=jax.jit(jax.vmap(keep_one)),
         predict=predict_program.__wrapped__(recipe.module, TASKS[spec.label_kind], layout.for_rows),
         state=state_of,
+        lower_init=lambda seeds: init_of(seeds).lower(*layout.state_shapes(shapes_of(seeds))),
+        lower_steps=lower,
     )
 
 

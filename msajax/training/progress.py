@@ -30,11 +30,9 @@ class EpochProgress(contextlib.AbstractContextManager):
         """Starts at `done` of at most `epochs`.
 
         Args:
-            epochs: planned.
-            done: how many of them are done.
             selection: the metric that validation follows.
-            console: where the bar goes; standard error without it. Where that is neither a terminal
-                nor a notebook, and in all processes but the first, the log gets lines instead.
+            console: takes the bar; standard error without it. Where that is neither a terminal nor
+                a notebook, and in all processes but the first, the log gets lines instead.
         """
         self._epochs, self._done, self._selection = epochs, done, selection
         self._has_compiled, self._told = False, time.monotonic()
@@ -107,7 +105,7 @@ class TrialsProgress(contextlib.AbstractContextManager):
 
     def of_trial(self, epochs: int, done: int, selection: str) -> EpochProgress:
         """Makes what shows the epochs of the trial that is trained now."""
-        part = None if self._bar is None else _Part(self._bar, self._done, epochs)
+        part = None if self._bar is None else _TrialPart(self._bar, self._done, epochs)
         return _TrialProgress(part, epochs, done, selection)
 
     def trial_done(self, text: str) -> None:
@@ -121,7 +119,7 @@ class TrialsProgress(contextlib.AbstractContextManager):
 class _TrialProgress(EpochProgress):
     """Shows the epochs of a trial: in the bar of the sweep, or in a line of the log a minute."""
 
-    def __init__(self, part: "_Part | None", epochs: int, done: int, selection: str) -> None:
+    def __init__(self, part: "_TrialPart | None", epochs: int, done: int, selection: str) -> None:
         self._epochs, self._done, self._selection = epochs, done, selection
         self._bar, self._has_compiled, self._told = part, True, time.monotonic()
 
@@ -146,7 +144,7 @@ def _begin_bar(console: Console, total: int, done: int, unit: str) -> "_Bar | No
     return bar
 
 
-class _Part:
+class _TrialPart:
     """Draws the epochs of one trial as a part of the bar of all trials."""
 
     def __init__(self, bar: "_Bar", begin: int, epochs: int) -> None:

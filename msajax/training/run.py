@@ -1,5 +1,6 @@
 """Holds a training run: everything that it is made of, built once and passed whole."""
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -33,16 +34,8 @@ from msajax.training.step import MOST_KEPT, Recipe
 from msajax.training.transforms import make_transforms
 
 # What a step is made of in config.train.
-_OF_A_STEP = (
-    "loss",
-    "huber_delta",
-    "focal_gamma",
-    "class_weights",
-    "terms",
-    "transforms",
-    "accumulation_steps",
-)
-_OF_A_STEP += ("most_skipped_steps",)
+_OF_A_STEP = ("loss", "huber_delta", "focal_gamma", "class_weights", "terms", "transforms")
+_OF_A_STEP += ("accumulation_steps", "most_skipped_steps")
 
 # Called with the lines of metrics.jsonl of one epoch, one per random seed that ran.
 AfterEpoch = Callable[[Sequence[Mapping[str, Any]]], None]
@@ -53,18 +46,15 @@ class Run:
     """Holds what a run is made of before its first step, and who stops or watches it.
 
     Attributes:
-        config: the experiment.
-        corpus: opened.
         preparation: fitted on the training split.
         train: the prepared training split, with labels.
         valid: the prepared validation split, with labels, but for samples that are held out to
             calibrate: it decides each seed's best epoch.
-        folder: where its files go.
         repairs: what was repaired in the data, by split.
         initial: parameters that do not begin at random (see `initial.py`).
         shared: the frozen parameters that are the same for every seed, by path; no checkpoint has
             them (see `shared_values`).
-        origin: where `initial` is from, for run.json.
+        origin: says for run.json what `initial` is from.
         stop_after_epochs: pause after so many more epochs; None for no pause.
         stop: asks to save and to stop before the next dispatch.
         profile: folder for a trace of some dispatches; None for none.
@@ -91,98 +81,97 @@ class Run:
 
     @property
     def spec(self) -> CorpusSpec:
-        """The sizes of the model's inputs, and what labels are."""
+        """Returns the sizes of the model's inputs, and what labels are."""
         return self.preparation.spec
 
     @property
     def seeds(self) -> list[int]:
-        """The random seeds."""
+        """Lists the random seeds."""
         first = self.config.train.first_seed
         return list(range(first, first + self.config.train.seeds))
 
     @functools.cached_property
     def task(self) -> Task:
-        """The task of the labels: its metrics, and what follows from them."""
+        """Builds the task of the labels: its metrics, and what follows from them."""
         return make_task(self.spec.label_kind, self.spec.label_names, self.train.labels)
 
     @functools.cached_property
     def selection(self) -> str:
-        """The metric that validation follows."""
+        """Names the metric that validation follows."""
         return self.task.selection(self.config.train.select_by)
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """The layout of arrays on the devices."""
+        """Builds the layout of arrays on the devices."""
         return layout_of(self.config)
 
     @functools.cached_property
     def model(self) -> Model:
-        """The declaration of the model."""
+        """Returns the declaration of the model."""
         return declared(self.config.model)
 
     @functools.cached_property
     def module(self) -> nn.Module:
-        """The linen module."""
+        """Builds the linen module."""
         return build_model(self.config.model, self.spec)
 
     @functools.cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every parameter of one seed, by path."""
+        """Returns the shape of every parameter of one seed, by path."""
         return parameter_shapes(self.config.model, self.spec)
 
     @functools.cached_property
     def objective(self) -> Objective:
-        """The terms that are minimised."""
+        """Makes the terms that are minimised."""
         return make_objective(self.config, self.model, self.spec.label_kind, self.class_weights)
 
     @functools.cached_property
     def class_weights(self) -> tuple[float, ...]:
-        """How much a sample of each class counts in the loss; () is once."""
+        """Says how much a sample of each class counts in the loss; () is once."""
         if self.config.train.class_weights == "none":
             return ()
         return balanced_weights(self.train.labels, len(self.spec.label_names))
 
     @functools.cached_property
     def quarters(self) -> np.ndarray:
-        """The length quarter of every row of the training split, `[N]`."""
+        """Returns the length quarter of every row of the training split, `[N]`."""
         return quarters_of(self.train, self.spec)
 
     @functools.cached_property
     def passes(self) -> tuple[int, ...]:
-        """Steps of every pass over the training split; one pass, unless the model has stages."""
+        """Counts the steps of every pass over the training split; several, if there are stages."""
         steps = steps_per_epoch(self.quarters, self.config.train.batch_size)
         shares = [stage.share for stage in self.model.stages] or [1.0]
         return tuple(max(1, round(share * steps)) for share in shares)
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch."""
+        """Counts the steps of an epoch."""
         return sum(self.passes)
 
     @functools.cached_property
     def recipe(self) -> Recipe:
-        """The recipe of a step."""
+        """Makes the recipe of a step."""
         # What has no part in it may differ: seeds of another group, and a run that is trained for
         # longer or saved more often, have its programs; and so has one of other rates.
         train = TrainConfig(**{name: getattr(self.config.train, name) for name in _OF_A_STEP})
         config = Config(model=self.config.model, optim=self.config.optim, train=train)
-        weights = self.class_weights
+        make = make_recipe
         if is_own(self.config.model.name):
             config = structure_of(config)
-            return make_recipe(config, self.spec, self.passes, frozenset(self.shared), weights)
-        # A model from outside may compute with a rate itself.
-        anew = make_recipe.__wrapped__
-        return anew(config, self.spec, self.passes, frozenset(self.shared), weights)
+        else:  # a model from outside may compute with a rate itself
+            make = make_recipe.__wrapped__
+        return make(config, self.spec, self.passes, frozenset(self.shared), self.class_weights)
 
     @functools.cached_property
     def rates(self) -> Rates:
-        """The numbers of a step."""
+        """Collects the numbers of a step."""
         total_steps = self.steps * self.config.train.epochs
         return make_rates(self.config, self.recipe.optimizer.rates(self.config.optim, total_steps))
 
     @property
     def checkpoints(self) -> str:
-        """The folder of checkpoints; seeds that are trained in groups have one for each group."""
+        """Returns the folder of checkpoints; seeds that are trained in groups have one a group."""
         of_run = self.folder.checkpoints
         train = self.config.train
         return os.path.join(of_run, str(train.first_seed)) if train.seeds_at_once else of_run
@@ -224,8 +213,8 @@ def make_recipe(
     return Recipe(
         module=build_model(config.model, spec),
         model=model,
-        optimizer=make_optimizer(optim, parameter_shapes(config.model, spec)),
         objective=make_objective(config, model, spec.label_kind, class_weights),
+        optimizer=make_optimizer(optim, parameter_shapes(config.model, spec)),
         transforms=make_transforms(train.transforms, spec),
         passes=passes,
         average=optim.average,
@@ -250,11 +239,8 @@ def check_model(config: Config, spec: CorpusSpec) -> None:
         UserError: for a model, an objective, groups of parameters, transforms or a layout that do
             not fit the corpus or each other.
     """
-    entry = registered()[config.model.name]
-    if not entry.origin:
-        _check_model(config, spec)
-        return
-    with one_sentence(config):
+    origin = registered()[config.model.name].origin
+    with one_sentence(config) if origin else contextlib.nullcontext():
         _check_model(config, spec)
 
 
@@ -268,12 +254,11 @@ def _check_model(config: Config, spec: CorpusSpec) -> None:
         )
     shapes = parameter_shapes(config.model, spec)
     check_declaration(model, spec, shapes)
-    objective = make_objective(config, model, spec.label_kind)
-    optimizer = make_optimizer(config.optim, shapes)
+    passes = (1,) * max(len(model.stages), 1)
+    recipe = make_recipe.__wrapped__(config, spec, passes, frozenset(), ())
+    optimizer = recipe.optimizer
     moving = [path for path in shapes if not optimizer.settings[path].frozen]
-    check_stages(objective, model.stages, moving)
-    module = build_model(config.model, spec)
-    transforms = make_transforms(train.transforms, spec)
+    check_stages(recipe.objective, model.stages, moving)
     layout = layout_of(config)
     if model.mutable and (layout.mode == "pmap" or train.accumulation_steps > 1):
         raise UserError(
@@ -281,14 +266,4 @@ def _check_model(config: Config, spec: CorpusSpec) -> None:
             f"({', '.join(model.mutable)}): use mesh.mode = jit and train.accumulation_steps = 1."
         )
     if registered()[config.model.name].origin:
-        recipe = Recipe(
-            module=module,
-            model=model,
-            optimizer=optimizer,
-            objective=objective,
-            transforms=transforms,
-            passes=(1,) * max(len(model.stages), 1),
-            average=config.optim.average,
-            accumulation_steps=train.accumulation_steps,
-        )
         trace_step(recipe, make_rates(config, optimizer.rates(config.optim, 1)), spec)

@@ -66,9 +66,7 @@ def next_epoch(run: Run) -> EpochSoFar:
 def stopped_before(stop: StopRequest, is_ready: Callable[[float], bool]) -> bool:
     """Waits for programs; returns whether the run must stop before all processes have them.
 
-    Args:
-        stop: asks the run to stop.
-        is_ready: waits at most so many seconds; returns whether this process has its programs.
+    `is_ready` waits at most so many seconds, and returns whether this process has its programs.
     """
     while processes.largest(not is_ready(POLL_SECONDS))[0]:
         if processes.largest(stop.requested)[0]:
@@ -100,10 +98,7 @@ class Saving:
     ) -> bool:
         """Waits for programs; saves and returns True if the run must stop before they are there.
 
-        Args:
-            state: what is saved; its training state lies as it is dealt.
-            dealt: says where that is.
-            is_ready: waits at most so many seconds; returns whether this process has its programs.
+        The training state of `state` lies as it is `dealt`; for `is_ready` see `stopped_before`.
         """
         if not stopped_before(self._stop, is_ready):
             return False
@@ -113,12 +108,7 @@ class Saving:
         return True
 
     def inside_epoch(self, state: RunState, dealt: Deal) -> bool:
-        """Saves between two dispatches if that is due; returns whether the run must stop here.
-
-        Args:
-            state: what is saved; its training state lies as it is dealt.
-            dealt: says where that is.
-        """
+        """Saves between two dispatches if that is due; returns whether the run must stop here."""
         return self._save_if(state, 0 < self._interval <= self._seconds(), dealt)
 
     def after_epoch(self, state: RunState, is_last: bool) -> bool:
@@ -145,13 +135,9 @@ class Saving:
         self._checkpoints.save(state.steps_taken, rest.replace(train=where.get(state.train)))
         self._run.folder.saved(state.steps_taken)
         self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
-        self._stretch(self._saved_at - began)
 
-    def _stretch(self, seconds: float) -> None:
-        """Makes the interval so long that saving, which took so many seconds, is a small share.
-
-        Where a checkpoint is asked for after every epoch, it stays so.
-        """
+        # Saving must stay a small share of the time, unless every epoch is to be saved.
+        seconds = self._saved_at - began
         least = seconds * (1 - MOST_OF_TIME) / MOST_OF_TIME
         if least > self._interval > 0:
             self._interval = least

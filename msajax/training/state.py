@@ -18,7 +18,6 @@ class TrainState:
     Attributes:
         seed: `[]` uint32; with `step` it determines every random number.
         step: `[]` int32, steps taken.
-        params: the model's parameters.
         collections: the model's mutable collections by name.
         opt_state: the optimiser's state of the parameters that move; of a model with stages, one
             for each.
@@ -40,7 +39,7 @@ class TrainState:
 
     @property
     def variables(self) -> dict[str, Any]:
-        """What validation scores with: averages in place of parameters, and the collections."""
+        """Returns what validation scores with: averages instead of parameters, and collections."""
         return {"params": joined(self.params, self.average), **self.collections}
 
 
@@ -115,7 +114,6 @@ class RunState:
     Attributes:
         train: device state, leading axis S.
         best: each seed's `TrainState.variables` at its best epoch, leading axis S.
-        selection: what validation decided.
         epoch: the one that has begun.
     """
 
@@ -126,7 +124,7 @@ class RunState:
 
     @property
     def steps_taken(self) -> int:
-        """Steps of the run so far, those of stopped seeds counted."""
+        """Counts the steps of the run so far, those of stopped seeds too."""
         steps = self.epoch.log.skipped.shape[1]
         return int(self.selection.epoch) * steps + int(self.epoch.step)
 
@@ -172,8 +170,6 @@ def select(
         selection: what validation had decided before the epoch.
         scores: `[S]` float64, of validation; entries of stopped and failed seeds are ignored.
         failed: `[S]` bool, seeds whose numbers were not finite in this epoch.
-        train: patience and the number of epochs.
-        optim: the plateau schedule.
     """
     running = ~selection.stopped
     scores = np.where(np.isnan(scores), np.inf, scores)

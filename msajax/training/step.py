@@ -20,7 +20,7 @@ from msajax.layers.prng import dropout_key, parameters_key
 from msajax.models.contract import Model, Prediction, Stage, init_variables, joined, without
 from msajax.preparation.batches import Batch, Progress
 from msajax.spec import CorpusSpec
-from msajax.training.objective import Objective, Sums, measure, weights_before
+from msajax.training.objective import Objective, Sums, measure_terms, weights_before
 from msajax.training.optimizers import Optimizer, StepInfo
 from msajax.training.rates import Rates
 from msajax.training.state import StepMetrics, TrainState
@@ -36,15 +36,10 @@ class Recipe:
     Programs are found again by the recipe itself: another of the same settings is another.
 
     Attributes:
-        module: the linen module.
-        model: its declaration.
-        optimizer: how parameters move.
-        objective: what is minimised.
-        transforms: random changes of batches.
-        passes: how many steps each pass of an epoch has; one pass, unless the model has stages.
+        passes: steps that each pass of an epoch has; one pass, unless the model has stages.
         average: decay of the parameters' moving average; 0 is off, or the optimiser has its own.
         shared: paths of frozen parameters that are the same for every seed, and in no state.
-        accumulation_steps: how many equal parts a batch is cut into; their gradients are summed.
+        accumulation_steps: equal parts that a batch is cut into; their gradients are summed.
         most_skipped_steps: a seed that skips so many steps in a row has failed.
     """
 
@@ -61,7 +56,7 @@ class Recipe:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The passes that make an epoch."""
+        """Returns the passes that make an epoch."""
         return tuple(self.model.stages) or (Stage(),)
 
     def stage_at(self, step: jax.Array) -> jax.Array | int:
@@ -87,11 +82,7 @@ def begin(
 ) -> TrainState:
     """Makes the state of one random seed before its first step.
 
-    Args:
-        seed: `[]` uint32.
-        memory: `{name: [N, …]}`, the model's memory before the first step.
-        recipe: what steps are made of.
-        spec: sizes of the model's inputs.
+    Its seed is `[]` uint32, and `memory` `{name: [N, …]}` is the model's before the first step.
     """
     params, collections = init_variables(recipe.module, recipe.model, spec, parameters_key(seed))
     params = without(params, recipe.shared)
@@ -129,14 +120,13 @@ def train_step(
         state: one random seed's state, without the seed axis.
         batch: B rows, of which those with `row_weight` 0 do not count; under `axis_name`, this
             device's part of them.
-        recipe: what the step is made of.
-        rates: its numbers.
         axis_name: the mapped axis over which the rows are spread, if there is one.
         shared: the values of `recipe.shared`, nested like parameters.
 
     Returns:
         The next state, and this step's metrics.
     """
+    # The batch as the model reads it: changed at random, with the memory of its samples.
     rows = batch.row_weight.shape[0]
     first = jax.lax.axis_index(axis_name) * rows if axis_name else 0
     batch = recipe.transforms(batch, rates.transforms, state.seed, state.step, first)
@@ -170,6 +160,7 @@ def train_step(
             mutable=list(recipe.model.mutable),
         )
 
+    # The gradient over the rows of all devices, of the parameters that the stage trains.
     where = RowSlice(first, axis_name, counts, progress, whole)
     gradient, found = _differentiate(predict, moving, batch, recipe, where)
     sums = found.sums
@@ -185,6 +176,7 @@ def train_step(
     if len(recipe.stages) > 1:  # a parameter that does not move cannot spoil a step
         gradient = _of_stage(recipe, stage, gradient)
 
+    # Move the parameters, and all that follows from them, if the step's numbers are finite.
     grad_norm = recipe.optimizer.norm(gradient)
     finite = jnp.isfinite(sums.sums).all() & jnp.isfinite(grad_norm)
     failed = state.skipped_in_a_row >= recipe.most_skipped_steps
@@ -196,6 +188,8 @@ def train_step(
         "average": _averaged(recipe.average, state, moved) if recipe.average else average,
         "memory": _remembered(recipe, state, found.prediction, where.known_to(batch), axis_name),
     }
+
+    # What the step measured, and the state behind it.
     base_rate = recipe.optimizer.learning_rates(rates.optimizer, state.step)[0]
     metrics = StepMetrics(
         sums=jnp.where(taken, sums.sums, 0),
@@ -230,7 +224,6 @@ class RowSlice(NamedTuple):
         first: position of the first row in the whole batch.
         axis_name: the mapped axis over which that batch is spread, if there is one.
         counts: `[T]` bool, the terms that count.
-        progress: where in the run the step is.
         whole: what the memory holds once for all samples.
     """
 
@@ -274,7 +267,7 @@ def _differentiate(
 
     def loss(moving: Any, part: Batch, first: jax.Array | int) -> tuple[jax.Array, ForwardResult]:
         prediction, collections = predict(moving, part, first)
-        sums = measure(objective, prediction, part, axis_name, where.known_to)
+        sums = measure_terms(objective, prediction, part, axis_name, where.known_to)
         weights = whole
         if weights is None:
             weights = jax.lax.psum(sums.weights, axis_name) if axis_name else sums.weights

@@ -92,13 +92,13 @@ def _with_mask(batch: Batch, modality: str, mask: jax.Array) -> Batch:
     )
 
 
-class Kind(NamedTuple):
+class TransformKind(NamedTuple):
     """Describes a transform that can be named.
 
     Attributes:
         make: modalities -> the transform.
         most: amounts must stay below it; 1 for a probability.
-        of_tokens: whether it suits token ids.
+        of_tokens: it suits token ids.
         together: whether `*` is one transform of all modalities, or one of each.
     """
 
@@ -108,10 +108,10 @@ class Kind(NamedTuple):
     together: bool = False
 
 
-TRANSFORMS: Mapping[str, Kind] = {
-    "modality_dropout": Kind(modality_dropout, together=True),
-    "step_dropout": Kind(step_dropout),
-    "feature_noise": Kind(feature_noise, most=1e6, of_tokens=False),
+TRANSFORMS: Mapping[str, TransformKind] = {
+    "modality_dropout": TransformKind(modality_dropout, together=True),
+    "step_dropout": TransformKind(step_dropout),
+    "feature_noise": TransformKind(feature_noise, most=1e6, of_tokens=False),
 }
 
 
@@ -136,10 +136,8 @@ class Transforms:
         """Changes a batch.
 
         Args:
-            batch: B rows.
-            amounts: as the function `amounts`.
-            seed: `[]` uint32, the random seed.
-            step: `[]`, the step of the run.
+            amounts: returned by the function `amounts`.
+            seed: `[]` uint32.
             first: position of the batch's first row in the whole batch that it is a part of.
         """
         if not self.steps:

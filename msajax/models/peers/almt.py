@@ -12,15 +12,14 @@ from msajax.layers.heads import Arrays
 from msajax.layers.linear import gelu
 from msajax.layers.long_attention import attend
 from msajax.layers.positions import LearnedPositions
-from msajax.models.contract import LABELS, MODALITIES, POSITIONS, Model, Prediction
+from msajax.models.contract import LABELS, MODALITIES, POSITIONS, Model
+from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
-    DECLARED,
     Linear,
-    even_weights,
-    read_inputs,
-    require_text_and_another,
+    Peer,
+    Scored,
+    needs_text_and_another,
 )
-from msajax.spec import CorpusSpec
 
 
 def norm(name: str) -> LayerNorm:
@@ -44,9 +43,8 @@ class Attention(nn.Module):
         """Maps `[B, Tq, D]` to `[B, Tq, D]`.
 
         Args:
-            query: what asks.
-            sources: by a suffix of the names of their maps, what gives keys and what gives values,
-                `[B, Tk, D]` each, and which steps are there, `[B, Tk]`. In none it finds 0.
+            sources: by a suffix of the names of their maps, keys and values, `[B, Tk, D]` each, and
+                the steps that are there, `[B, Tk]`. In none it finds 0.
         """
         width = self.heads * self.head_dim
 
@@ -127,11 +125,8 @@ class HyperLayer(nn.Module):
         """Maps `hyper` `[B, n, D]` by tokens of text and of the others, `[B, n, D]` each.
 
         Args:
-            hyper: what has been learned so far.
-            text: a scale of the text.
             others: the others' tokens, by modality.
-            present: `[B]`, which samples have a modality.
-            train: draw dropout masks.
+            present: `[B]`, says which samples have a modality.
         """
         own, sources = self.config.own, {}
         for m, tokens in others.items():
@@ -165,7 +160,7 @@ class Fusion(nn.Module):
         return x[:, 0]
 
 
-class LanguageGuidedTransformer(nn.Module):
+class LanguageGuidedTransformer(Peer):
     """Squeezes modalities to tokens, learns by scales of text what the others add, and fuses both.
 
     The others may be any, one or more. By default padding is never seen, and text finds nothing in
@@ -173,47 +168,36 @@ class LanguageGuidedTransformer(nn.Module):
     gives. A sample without text is asked by the learned tokens alone.
     """
 
-    config: ModelConfig
-    spec: CorpusSpec
-
-    @nn.compact
-    def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
-        """Scores features `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}`."""
+    @nn.nowrap
+    def score(self, sequences: Arrays, valid: Arrays, *, train: bool) -> Scored:
+        """Scores the sequences; see `Peer`."""
         own, names = self.config.own, self.spec.modalities
-        with jax.default_matmul_precision(self.config.matmul_precision):
-            sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
-            seen = dict(valid)
-            if own.compat == "reference":
-                seen = {m: jnp.ones_like(mask) for m, mask in valid.items()}
-            tokens = {}  # {modality: [batch, tokens, d_model]}
-            for m in names:
-                make = Tokens(self.config, self.spec.length(m), name=f"{m}_tokens")
-                tokens[m] = make(sequences[m], seen[m], train=train)
-            self.sow("intermediates", "tokens", tokens)
-            everything = jnp.ones(tokens["text"].shape[:2], bool)
-            scales = [LearnedPositions(own.num_tokens, 1.0, name="text_positions")(tokens["text"])]
-            for number in range(own.hyper_depth - 1):
-                block = Block(self.config, own.text_heads, own.text_ff, name=f"text_{number}")
-                scales.append(block(scales[-1], scales[-1], everything, train=train))
-            self.sow("intermediates", "scales", scales)
-            present = {m: mask.any(axis=1) for m, mask in seen.items()}
-            others = {m: tokens[m] for m in names if m != "text"}
-            shape = own.num_tokens, own.d_model
-            hyper = self.param("hyper", nn.initializers.ones, shape)
-            hyper = jnp.broadcast_to(hyper, (everything.shape[0], *shape))
-            for number, scale in enumerate(scales):
-                layer = HyperLayer(self.config, name=f"hyper_{number}")
-                hyper = layer(hyper, scale, others, present, train=train)
-            self.sow("intermediates", "hyper_modality", hyper)
-            fused = Fusion(self.config, name="fusion")(scales[-1], hyper, train=train)
-            self.sow("intermediates", "fused", fused)
-            score = Linear(self.spec.outputs, name="regression")(fused)
-        return Prediction(score, even_weights(valid, names))
-
-
-def check(config: ModelConfig, spec: CorpusSpec) -> None:
-    """Raises `UserError` for modalities of which text cannot ask another one."""
-    require_text_and_another(config, spec, "lets text ask other modalities")
+        seen = dict(valid)
+        if own.compat == "reference":
+            seen = {m: jnp.ones_like(mask) for m, mask in valid.items()}
+        tokens = {}  # {modality: [batch, tokens, d_model]}
+        for m in names:
+            make = Tokens(self.config, self.spec.length(m), name=f"{m}_tokens")
+            tokens[m] = make(sequences[m], seen[m], train=train)
+        self.sow("intermediates", "tokens", tokens)
+        everything = jnp.ones(tokens["text"].shape[:2], bool)
+        scales = [LearnedPositions(own.num_tokens, 1.0, name="text_positions")(tokens["text"])]
+        for number in range(own.hyper_depth - 1):
+            block = Block(self.config, own.text_heads, own.text_ff, name=f"text_{number}")
+            scales.append(block(scales[-1], scales[-1], everything, train=train))
+        self.sow("intermediates", "scales", scales)
+        present = {m: mask.any(axis=1) for m, mask in seen.items()}
+        others = {m: tokens[m] for m in names if m != "text"}
+        shape = own.num_tokens, own.d_model
+        hyper = self.param("hyper", nn.initializers.ones, shape)
+        hyper = jnp.broadcast_to(hyper, (everything.shape[0], *shape))
+        for number, scale in enumerate(scales):
+            layer = HyperLayer(self.config, name=f"hyper_{number}")
+            hyper = layer(hyper, scale, others, present, train=train)
+        self.sow("intermediates", "hyper_modality", hyper)
+        fused = Fusion(self.config, name="fusion")(scales[-1], hyper, train=train)
+        self.sow("intermediates", "fused", fused)
+        return Linear(self.spec.outputs, name="regression")(fused), {}
 
 
 MODEL = Model(
@@ -221,12 +205,12 @@ MODEL = Model(
     bound={"*_tokens/positions/embedding": (POSITIONS,)}
     | dict.fromkeys(("hyper*", "fusion/*"), (MODALITIES,))
     | {"regression/*": (LABELS,)},
-    check=check,
+    check=needs_text_and_another("lets text ask other modalities"),
     space={
         "model.almt.num_tokens": [4, 8, 16],
         "model.almt.fusion_depth": [1, 2, 4],
         "model.almt.dropout": (0.0, 0.4, "linear"),
         "optim.learning_rate": (3e-5, 1e-3, "log"),
     },
-    **DECLARED,
+    encoder=ENCODER,
 )

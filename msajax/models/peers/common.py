@@ -1,6 +1,6 @@
 """Defines what several peers are made of, with the first values that their own code draws."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -11,13 +11,45 @@ from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.layers.basic import row_weight
 from msajax.layers.heads import Arrays, mean_pool
-from msajax.models.inputs import ENCODER, read_input
+from msajax.models.contract import Prediction
+from msajax.models.inputs import read_input
 from msajax.models.sequence_level import check_inputs
 from msajax.spec import CorpusSpec
 
 STATISTICS = "batch_stats"
-# What every peer declares of itself.
-DECLARED: Mapping[str, Any] = {"encoder": ENCODER}
+Measured = tuple[jax.Array, jax.Array]  # a sum and a weight, both []
+Scored = tuple[jax.Array, dict[str, jax.Array]]  # scores [B, K], and what terms read, by name
+
+
+class Peer(nn.Module):
+    """Scores what all modalities say; a subclass says how, by `score`."""
+
+    config: ModelConfig
+    spec: CorpusSpec
+
+    @nn.compact
+    def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
+        """Scores features `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}`.
+
+        Raises:
+            ValueError: for shapes that do not fit the specification.
+        """
+        # Left to JAX, accelerators would multiply float32 matrices in a shorter type.
+        with jax.default_matmul_precision(self.config.matmul_precision):
+            sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
+            score, aux = self.score(sequences, valid, train=train)
+        return Prediction(score, even_weights(valid, self.spec.modalities), aux)
+
+    # What a subclass computes is computed by the module itself, as if it stood in its call.
+    @nn.nowrap
+    def score(self, sequences: Arrays, valid: Arrays, *, train: bool) -> Scored:
+        """Makes scores, and what the model's terms read.
+
+        Args:
+            sequences: float32 vectors `{modality: [B, T_m, d_m]}`, 0 at padding.
+            valid: `{modality: [B, T_m]}`, True for a real step.
+        """
+        raise NotImplementedError
 
 
 def uniform(limit: float) -> nn.initializers.Initializer:
@@ -33,8 +65,6 @@ class Linear(nn.Module):
     """Computes `x W + b`, drawn from ±1 / sqrt(inputs), as PyTorch's linear layers are.
 
     Attributes:
-        features: size of what it returns.
-        use_bias: without it nothing is added.
         kernel_init: draws W in place of that.
     """
 
@@ -184,13 +214,18 @@ def kind_of(modality: str) -> str:
     return modality if modality in ("text", "audio") else "video"
 
 
-def require_text_and_another(config: ModelConfig, spec: CorpusSpec, does: str) -> None:
-    """Raises `UserError` unless a model that `does` something to other modalities has them."""
-    if "text" not in spec.modalities or len(spec.modalities) < 2:
-        raise UserError(
-            f"model.name = {config.name!r} {does}, so it needs text and at least one other, not "
-            f"{', '.join(spec.modalities)}."
-        )
+def needs_text_and_another(does: str) -> Callable[[ModelConfig, CorpusSpec], None]:
+    """Makes the check of a model in which text `does` something to other modalities."""
+
+    def check(config: ModelConfig, spec: CorpusSpec) -> None:
+        """Raises `UserError` unless there are text and another modality."""
+        if "text" not in spec.modalities or len(spec.modalities) < 2:
+            raise UserError(
+                f"model.name = {config.name!r} {does}, so it needs text and at least one other, "
+                f"not {', '.join(spec.modalities)}."
+            )
+
+    return check
 
 
 def last_valid(x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -204,6 +239,29 @@ def first_valid(x: jax.Array, mask: jax.Array) -> jax.Array:
     """Returns the first valid step `[B, D]` of `x` `[B, T, D]`; 0 for a row without one."""
     found = jnp.take_along_axis(x, jnp.argmax(mask, axis=1)[:, None, None], axis=1)[:, 0]
     return jnp.where(mask.any(axis=1, keepdims=True), found, 0)
+
+
+def vectors_of(
+    peer: Peer, make: Callable[[str, str], nn.Module], sequences: Arrays, valid: Arrays, train: bool
+) -> dict[str, jax.Array]:
+    """Makes a vector `[B, D_m]` of each modality of a peer, 0 where a sample lacks the modality.
+
+    That of text is `text_vector`, of its first step if `compat` is not clean.
+
+    Args:
+        make: (kind of modality, name) -> the module that makes the vector of any other modality.
+    """
+    found = {}
+    for m in peer.spec.modalities:
+        x, mask = sequences[m], valid[m]
+        if m == "text":
+            first = peer.config.own.compat != "clean"
+            vector = text_vector(peer.config, peer.spec, x, mask, first=first)
+        else:
+            vector = make(kind_of(m), f"{m}_subnet")(x, mask, train=train)
+        found[m] = jnp.where(mask.any(axis=1, keepdims=True), vector, 0)
+        peer.sow("intermediates", f"{m}_vector", found[m])
+    return found
 
 
 def text_vector(
@@ -222,3 +280,21 @@ def even_weights(masks: Arrays, modalities: tuple[str, ...]) -> jax.Array:
     """Returns weights `[B, M]` of a model that has none: the same for what a sample has."""
     present = jnp.stack([masks[m].any(axis=1) for m in modalities], axis=1).astype(jnp.float32)
     return present / jnp.maximum(present.sum(axis=1, keepdims=True), 1)
+
+
+def lengths_of(x: jax.Array, of_zero: float = 0) -> jax.Array:
+    """Returns the lengths `[…]` of vectors `[…, D]`, `of_zero` with gradient 0 for one of zeros."""
+    square = jnp.square(x).sum(-1)
+    is_zero = square == 0
+    return jnp.where(is_zero, of_zero, jnp.sqrt(jnp.where(is_zero, 1, square)))
+
+
+def mean_over_rows(of_rows: jax.Array, batch: Any) -> Measured:
+    """Measures the mean of `[B]` over the rows of a batch that count."""
+    return (of_rows * batch.row_weight).sum(), batch.row_weight.sum()
+
+
+def once_a_row(value: jax.Array, batch: Any) -> Measured:
+    """Counts what is measured of a batch as a whole as often as it has rows."""
+    rows = batch.row_weight.sum()
+    return value * rows, rows

@@ -18,14 +18,15 @@ from msajax.models.peers.common import Linear, kind_of
 
 _EPS = 1e-5
 SITES = ("embed", "attention", "relu", "residual")  # of dropout in an encoder
+FEWEST_LAYERS = 3  # of the encoders behind those between two modalities
 
 
 class Weights(NamedTuple):
     """Holds the parameters of an encoder of L layers, `[L, …]`, or those of several, `[N, L, …]`.
 
     Attributes:
-        attention: to queries, keys and values, `[D, 3 D]`.
-        out: of what attention found, `[D, D]`.
+        attention: maps to queries, keys and values, `[D, 3 D]`.
+        out: maps what attention found, `[D, D]`.
         inner: the feed-forward network's first layer, `[D, 4 D]`.
         outer: its second, `[4 D, D]`.
         norm_attention: scale and bias of the norm before attention.
@@ -43,14 +44,13 @@ class Weights(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Holds what an encoder computes with; see `encode`.
+    """Holds what an encoder computes with; see `compute_encoder`.
 
     Attributes:
-        weights: its parameters.
         x: the stream that it changes, `[B, Tq, D]`.
         context: what the stream reads, `[B, Tk, D]`; None for the stream itself.
         keep: which steps a step may see, bool `[B, Tq, Tk]`, or `[B, 1, Tk]`.
-        drops: of embed, attention, relu and residual, in this order; None for no dropout.
+        drops: one for each of `SITES`; None for no dropout.
     """
 
     weights: Weights
@@ -93,13 +93,13 @@ class Encoders(nn.Module):
     """Holds N encoders of the same width and depth, each with a stream of its own.
 
     Their parameters are one array of each kind, whose first axis is that of the encoders: of six
-    encoders apart, compiling and the optimiser would take three times as long. `run` computes them.
+    encoders apart, compiling and the optimiser would take three times as long. `run_encoders`
+    computes them.
 
     Attributes:
-        config: whose own settings have those of `MultSettings` that encoders read.
-        layers: of every encoder.
+        config: has the settings of `CrossmodalSettings` as its own.
         attention_dropouts: names of the settings that drop what attention weighs, one for each.
-        shared: whether it is one encoder, the same for all streams.
+        shared: it is one encoder, the same for all streams.
     """
 
     config: ModelConfig
@@ -150,7 +150,7 @@ class Encoders(nn.Module):
         ]
 
 
-def run(heads: int, *groups: Mapping[Hashable, Work]) -> list[dict[Hashable, jax.Array]]:
+def run_encoders(heads: int, *groups: Mapping[Hashable, Work]) -> list[dict[Hashable, jax.Array]]:
     """Computes groups of encoders: `[B, Tq, D]` by each group's keys.
 
     Those of equal shapes are one program over all of them, whichever group they are of: products
@@ -165,16 +165,16 @@ def run(heads: int, *groups: Mapping[Hashable, Work]) -> list[dict[Hashable, jax
     for places in alike.values():
         works = [groups[number][key] for number, key in places]
         if len(works) == 1:
-            results = [encode(works[0], heads)]
+            results = [compute_encoder(works[0], heads)]
         else:
             together = jax.tree.map(lambda *x: jnp.stack(x), *works)
-            results = jax.vmap(functools.partial(encode, heads=heads))(together)
+            results = jax.vmap(functools.partial(compute_encoder, heads=heads))(together)
         for (number, key), result in zip(places, results, strict=True):
             found[number][key] = result
     return found
 
 
-def encode(work: Work, heads: int) -> jax.Array:
+def compute_encoder(work: Work, heads: int) -> jax.Array:
     """Computes an encoder: `[B, Tq, D]`.
 
     Each layer is pre-norm: `x += Drop(MHA(N x, N context))`, of which one norm serves both, then
@@ -244,7 +244,6 @@ def windows(x: jax.Array, mask: jax.Array, size: int) -> tuple[jax.Array, jax.Ar
     Args:
         x: `[B, T, d]`, 0 at padding.
         mask: `[B, T]`.
-        size: steps of a window.
     """
     if missing := max(size - x.shape[1], 0):
         x = jnp.pad(x, ((0, 0), (0, missing), (0, 0)))

@@ -10,30 +10,32 @@ import jax.numpy as jnp
 from msajax.config import ModelConfig
 from msajax.layers.heads import Arrays
 from msajax.models.contract import BATCH, LABELS, MODALITIES, POSITIONS, Model, Prediction, Term
+from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
-    DECLARED,
     Linear,
-    even_weights,
+    Measured,
+    Peer,
+    Scored,
     kind_of,
     last_valid,
-    read_inputs,
-    require_text_and_another,
+    mean_over_rows,
+    needs_text_and_another,
+    once_a_row,
     uniform,
 )
 from msajax.models.peers.crossmodal import (
+    FEWEST_LAYERS,
     Encoders,
     Work,
     attention_dropout,
     positioned,
     project,
     refine,
-    run,
+    run_encoders,
     visible,
 )
-from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 
-_FEWEST_LAYERS = 3  # of the encoders behind those between two modalities
 _MARGIN = 0.15  # of cosines, for each unit by which labels differ
 _ANCHORS = 16  # whose triplets are computed at a time
 
@@ -42,7 +44,7 @@ class WholeSequence(nn.Module):
     """Maps all steps of a sequence to one vector, each step by a kernel of its own.
 
     Attributes:
-        length: of the longest sequence.
+        length: steps of the longest sequence.
     """
 
     length: int
@@ -57,7 +59,7 @@ class WholeSequence(nn.Module):
         return jnp.matmul(x, kernel.reshape(-1, width)) + self.param("bias", draw, (width,))
 
 
-class DisentangledLanguageFocused(nn.Module):
+class DisentangledLanguageFocused(Peer):
     """Parts each modality in its own and in what all share, and lets text read both.
 
     Every modality becomes two sequences: by an encoder of its own, and by one that all share. The
@@ -70,11 +72,8 @@ class DisentangledLanguageFocused(nn.Module):
     other modalities may stand beside text.
     """
 
-    config: ModelConfig
-    spec: CorpusSpec
-
-    @nn.compact
-    def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
+    @nn.nowrap
+    def score(self, sequences: Arrays, valid: Arrays, *, train: bool) -> Scored:
         """Scores features `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}`.
 
         For the terms aux has the scores `score_<modality>` and `score_shared`, `[B, K]`; `rebuilt`,
@@ -83,87 +82,85 @@ class DisentangledLanguageFocused(nn.Module):
         own, config, names = self.config.own, self.config, self.spec.modalities
         others = [m for m in names if m != "text"]
         rates = tuple(map(attention_dropout, names))
-        with jax.default_matmul_precision(config.matmul_precision):
-            sequences, valid = read_inputs(config, self.spec, features, masks, train=train)
-            streams, seen = {}, {}  # {modality: [batch, length, d_model]} and masks
-            for m in names:
-                streams[m], seen[m] = project(config, m, sequences[m], valid[m], train=train)
+        streams, seen = {}, {}  # {modality: [batch, length, d_model]} and masks
+        for m in names:
+            streams[m], seen[m] = project(config, m, sequences[m], valid[m], train=train)
 
-            own_steps = {m: visible(own, seen[m], seen[m]) for m in names}
+        own_steps = {m: visible(own, seen[m], seen[m]) for m in names}
 
-            def work(
-                encoders: Encoders, streams: Arrays, keeps: Arrays, contexts: Arrays | None = None
-            ) -> dict[str, Work]:
-                """Lets each stream read its context, or itself, where its `keep` allows."""
-                works = encoders(
-                    [positioned(own, x) for x in streams.values()],
-                    [contexts and positioned(own, contexts[m]) for m in streams],
-                    [keeps[m] for m in streams],
-                    train=train,
-                )
-                return dict(zip(streams, works, strict=True))
-
-            # What is a modality's own and what all share, and whether both rebuild it.
-            depth = own.num_layers
-            private_encoders = Encoders(config, depth, rates, name="private")
-            shared_rates = ("attention_dropout",) * len(names)
-            shared_encoder = Encoders(config, depth, shared_rates, shared=True, name="shared")
-            private, shared = run(
-                own.num_heads,
-                work(private_encoders, streams, own_steps),
-                work(shared_encoder, streams, own_steps),
+        def work(
+            encoders: Encoders, streams: Arrays, keeps: Arrays, contexts: Arrays | None = None
+        ) -> dict[str, Work]:
+            """Lets each stream read its context, or itself, where its `keep` allows."""
+            works = encoders(
+                [positioned(own, x) for x in streams.values()],
+                [contexts and positioned(own, contexts[m]) for m in streams],
+                [keeps[m] for m in streams],
+                train=train,
             )
-            rebuilt = {
-                m: Linear(own.d_model, use_bias=False, name=f"{m}_decoder")(
-                    jnp.concatenate([private[m], shared[m]], axis=-1)
-                )
-                for m in names
-            }
-            # Apart from all others, since scores need nothing of it.
-            (again,) = run(own.num_heads, work(private_encoders, rebuilt, own_steps))
-            aux = {
-                "rebuilt": sum(squares(rebuilt[m] - streams[m], seen[m]) for m in names),
-                "again": sum(squares(again[m] - private[m], seen[m]) for m in names),
-                "apart": sum(alike(private[m], shared[m], seen[m]) for m in names),
-                "present": jnp.stack([seen[m].any(axis=1) for m in names], axis=1),
-            }
-            vectors = []
-            for m in names:
-                steps = max(self.spec.length(m) - getattr(own, f"{kind_of(m)}_kernel") + 1, 1)
-                is_wide = own.compat == "reference" and sequences[m].shape[-1] == own.d_model
-                whole = WholeSequence(self.spec.length(m) if is_wide else steps, name=f"{m}_vector")
-                vectors.append(whole(shared[m], seen[m]))
-            aux["vectors"] = jnp.stack(vectors, axis=1)
+            return dict(zip(streams, works, strict=True))
 
-            # What all share, and what text finds in itself and in the others.
-            common = Encoders(config, depth, rates, name="common")
-            text_encoder = Encoders(config, depth, ("attention_dropout",), name="text")
-            between = Encoders(config, depth, tuple(map(attention_dropout, others)), name="between")
-            read = {m: visible(own, seen["text"], seen[m]) for m in others}
-            common, found, of_others = run(
-                own.num_heads,
-                work(common, shared, own_steps),
-                work(text_encoder, {"text": private["text"]}, own_steps),
-                work(between, dict.fromkeys(others, private["text"]), read, private),
+        # What is a modality's own and what all share, and whether both rebuild it.
+        depth = own.num_layers
+        private_encoders = Encoders(config, depth, rates, name="private")
+        shared_rates = ("attention_dropout",) * len(names)
+        shared_encoder = Encoders(config, depth, shared_rates, shared=True, name="shared")
+        private, shared = run_encoders(
+            own.num_heads,
+            work(private_encoders, streams, own_steps),
+            work(shared_encoder, streams, own_steps),
+        )
+        rebuilt = {
+            m: Linear(own.d_model, use_bias=False, name=f"{m}_decoder")(
+                jnp.concatenate([private[m], shared[m]], axis=-1)
             )
-            layers, same_rates = max(depth, _FEWEST_LAYERS), ("attention_dropout",) * len(others)
-            memory = Encoders(config, layers, same_rates, name="memory")
-            of_text = dict.fromkeys(others, own_steps["text"])
-            found |= run(own.num_heads, work(memory, of_others, of_text))[0]
+            for m in names
+        }
+        # Apart from all others, since scores need nothing of it.
+        (again,) = run_encoders(own.num_heads, work(private_encoders, rebuilt, own_steps))
+        aux = {
+            "rebuilt": sum(squares(rebuilt[m] - streams[m], seen[m]) for m in names),
+            "again": sum(squares(again[m] - private[m], seen[m]) for m in names),
+            "apart": sum(alike(private[m], shared[m], seen[m]) for m in names),
+            "present": jnp.stack([seen[m].any(axis=1) for m in names], axis=1),
+        }
+        vectors = []
+        for m in names:
+            steps = max(self.spec.length(m) - getattr(own, f"{kind_of(m)}_kernel") + 1, 1)
+            is_wide = own.compat == "reference" and sequences[m].shape[-1] == own.d_model
+            whole = WholeSequence(self.spec.length(m) if is_wide else steps, name=f"{m}_vector")
+            vectors.append(whole(shared[m], seen[m]))
+        aux["vectors"] = jnp.stack(vectors, axis=1)
 
-            # Scores, the last of all that was found.
-            common = jnp.concatenate([last_valid(common[m], seen[m]) for m in names], axis=1)
-            refined = refine(config, common, "shared_post", train=train)
-            aux["score_shared"] = Linear(self.spec.outputs, name="shared_regression")(refined)
-            parts = []
-            for m, x in found.items():
-                last = refine(config, last_valid(x, seen["text"]), f"{m}_post", train=train)
-                aux[f"score_{m}"] = Linear(self.spec.outputs, name=f"{m}_regression")(last)
-                parts.append(nn.sigmoid(Linear(last.shape[1], name=f"{m}_gate")(last)))
-            parts.append(nn.sigmoid(Linear(common.shape[1], name="shared_gate")(common)))
-            fused = refine(config, jnp.concatenate(parts, axis=1), "post", train=train)
-            score = Linear(self.spec.outputs, name="regression")(fused)
-        return Prediction(score, even_weights(valid, names), aux)
+        # What all share, and what text finds in itself and in the others.
+        common = Encoders(config, depth, rates, name="common")
+        text_encoder = Encoders(config, depth, ("attention_dropout",), name="text")
+        between = Encoders(config, depth, tuple(map(attention_dropout, others)), name="between")
+        read = {m: visible(own, seen["text"], seen[m]) for m in others}
+        common, found, of_others = run_encoders(
+            own.num_heads,
+            work(common, shared, own_steps),
+            work(text_encoder, {"text": private["text"]}, own_steps),
+            work(between, dict.fromkeys(others, private["text"]), read, private),
+        )
+        layers, same_rates = max(depth, FEWEST_LAYERS), ("attention_dropout",) * len(others)
+        memory = Encoders(config, layers, same_rates, name="memory")
+        of_text = dict.fromkeys(others, own_steps["text"])
+        found |= run_encoders(own.num_heads, work(memory, of_others, of_text))[0]
+
+        # Scores, the last of all that was found.
+        common = jnp.concatenate([last_valid(common[m], seen[m]) for m in names], axis=1)
+        refined = refine(config, common, "shared_post", train=train)
+        aux["score_shared"] = Linear(self.spec.outputs, name="shared_regression")(refined)
+        parts = []
+        for m, x in found.items():
+            last = refine(config, last_valid(x, seen["text"]), f"{m}_post", train=train)
+            aux[f"score_{m}"] = Linear(self.spec.outputs, name=f"{m}_regression")(last)
+            parts.append(nn.sigmoid(Linear(last.shape[1], name=f"{m}_gate")(last)))
+        parts.append(nn.sigmoid(Linear(common.shape[1], name="shared_gate")(common)))
+        fused = refine(config, jnp.concatenate(parts, axis=1), "post", train=train)
+        score = Linear(self.spec.outputs, name="regression")(fused)
+        return score, aux
 
 
 def over_steps(x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -199,7 +196,7 @@ def triplets(
         vectors: `[N, D]`.
         labels: `[N, L]`.
         counts: `[N]` bool, those that are there.
-        differ: how far the labels `[L]` of two are apart.
+        differ: says how far the labels `[L]` of two are apart.
 
     Returns:
         The sum over anchors of the mean over all p and n, and the number of anchors that have both.
@@ -227,27 +224,22 @@ def terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
     own, is_number = config.own, name in TASKS["regression"].losses
 
     def of_score(key: str) -> Callable:
-        def measured(prediction: Prediction, batch: Any) -> tuple[jax.Array, jax.Array]:
-            return loss.measure(prediction.replace(score=prediction.aux[key]), batch)
+        return lambda prediction, batch: loss.measure(
+            prediction.replace(score=prediction.aux[key]), batch
+        )
 
-        return measured
-
-    def of_others(prediction: Prediction, batch: Any) -> tuple[jax.Array, jax.Array]:
+    def of_others(prediction: Prediction, batch: Any) -> Measured:
         keys = [f"score_{m}" for m in batch.masks if m != "text"]
         found = [of_score(key)(prediction, batch) for key in [*keys, "score_shared"]]
         return sum(total for total, _ in found), found[0][1]
 
     def of_rows(key: str) -> Callable:
-        def measured(prediction: Prediction, batch: Any) -> tuple[jax.Array, jax.Array]:
-            weight = batch.row_weight
-            return (prediction.aux[key] * weight).sum(), weight.sum()
-
-        return measured
+        return lambda prediction, batch: mean_over_rows(prediction.aux[key], batch)
 
     def differ(one: jax.Array, other: jax.Array) -> jax.Array:
         return jnp.abs(one - other).mean() if is_number else (one != other).any().astype(one.dtype)
 
-    def near(prediction: Prediction, batch: Any) -> tuple[jax.Array, jax.Array]:
+    def near(prediction: Prediction, batch: Any) -> Measured:
         vectors, present = prediction.aux["vectors"], prediction.aux["present"]
         modalities = vectors.shape[1]
         counts = (present & (batch.row_weight[:, None] > 0)).reshape(-1)
@@ -255,8 +247,7 @@ def terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
         vectors = vectors.reshape(-1, vectors.shape[-1])
         with jax.default_matmul_precision(config.matmul_precision):
             total, anchors = triplets(vectors, labels, counts, differ)
-        rows = batch.row_weight.sum()
-        return total / jnp.maximum(anchors, 1) * rows, rows
+        return once_a_row(total / jnp.maximum(anchors, 1), batch)
 
     found = {
         name: loss,
@@ -270,23 +261,18 @@ def terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
     return {key: term for key, term in found.items() if term.weight}
 
 
-def check(config: ModelConfig, spec: CorpusSpec) -> None:
-    """Raises `UserError` for modalities of which text cannot read another one."""
-    require_text_and_another(config, spec, "lets text read other modalities")
-
-
 _OF_MODALITIES = ("private/*", "common/*", "between/*", "memory/*", "shared_*", "post_*")
 MODEL = Model(
     module=DisentangledLanguageFocused,
     bound={"*regression/*": (LABELS,), "*_vector/kernel": (POSITIONS,)}
     | dict.fromkeys(_OF_MODALITIES, (MODALITIES,)),
     terms=terms,
-    check=check,
+    check=needs_text_and_another("lets text read other modalities"),
     space={
         "model.dlf.num_layers": [1, 2, 3],
         "model.dlf.text_dropout": (0.1, 0.5, "linear"),
         "model.dlf.text_weight": [1.0, 3.0],
         "optim.learning_rate": (5e-5, 2e-3, "log"),
     },
-    **DECLARED,
+    encoder=ENCODER,
 )

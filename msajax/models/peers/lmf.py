@@ -4,12 +4,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from msajax.config import ModelConfig
 from msajax.layers.heads import Arrays
-from msajax.models.contract import Model, Prediction
-from msajax.models.peers.common import DECLARED, STATISTICS, even_weights, read_inputs
+from msajax.models.contract import Model
+from msajax.models.inputs import ENCODER
+from msajax.models.peers.common import STATISTICS, Peer, Scored
 from msajax.models.peers.tfn import Vectors, with_one
-from msajax.spec import CorpusSpec
 
 
 def _factor(key: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
@@ -19,38 +18,31 @@ def _factor(key: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
     return deviation * jax.random.normal(key, shape)
 
 
-class LowRankFusion(nn.Module):
+class LowRankFusion(Peer):
     """Scores a batch by `sum_i w_i prod_m [1; z_m] W_m^i + b` over the terms i of the rank.
 
     By default the w are learned, as in the authors' code; the paper has 1, and the toolkit's code
     learns neither w nor b by mistake. For the rest see `Vectors` and `LmfSettings.compat`.
     """
 
-    config: ModelConfig
-    spec: CorpusSpec
-
-    @nn.compact
-    def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
-        """Scores features `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}`."""
+    @nn.nowrap
+    def score(self, sequences: Arrays, valid: Arrays, *, train: bool) -> Scored:
+        """Scores the sequences; see `Peer`."""
         own, outputs = self.config.own, self.spec.outputs
-        with jax.default_matmul_precision(self.config.matmul_precision):
-            sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
-            vectors = Vectors(self.config, own.text_hidden // 2, name="vectors")(
-                sequences, valid, train=train
-            )
-            terms = jnp.ones((1, 1, 1))
-            for m, vector in vectors.items():
-                shape = (own.rank, 1 + vector.shape[1], outputs)
-                factor = self.param(f"{m}_factor", _factor, shape)
-                terms = terms * jnp.einsum("bd,rdk->brk", with_one(vector), factor)
-            self.sow("intermediates", "fused", terms)
-            init = nn.initializers.glorot_normal()
-            weights = self.param("fusion_weights", init, (1, own.rank))
-            bias = self.param("fusion_bias", nn.initializers.zeros, (1, outputs))
-            if own.compat == "reference":
-                weights, bias = jax.lax.stop_gradient((weights, bias))
-            score = jnp.einsum("r,brk->bk", weights[0], terms) + bias[0]
-        return Prediction(score, even_weights(valid, self.spec.modalities))
+        make_vectors = Vectors(self.config, own.text_hidden // 2, name="vectors")
+        vectors = make_vectors(sequences, valid, train=train)
+        terms = jnp.ones((1, 1, 1))
+        for m, vector in vectors.items():
+            shape = (own.rank, 1 + vector.shape[1], outputs)
+            factor = self.param(f"{m}_factor", _factor, shape)
+            terms = terms * jnp.einsum("bd,rdk->brk", with_one(vector), factor)
+        self.sow("intermediates", "fused", terms)
+        init = nn.initializers.glorot_normal()
+        weights = self.param("fusion_weights", init, (1, own.rank))
+        bias = self.param("fusion_bias", nn.initializers.zeros, (1, outputs))
+        if own.compat == "reference":
+            weights, bias = jax.lax.stop_gradient((weights, bias))
+        return jnp.einsum("r,brk->bk", weights[0], terms) + bias[0], {}
 
 
 MODEL = Model(
@@ -62,5 +54,5 @@ MODEL = Model(
         "optim.learning_rate": (3e-4, 3e-3, "log"),
         "optim.weight_decay": (1e-4, 1e-2, "log"),
     },
-    **DECLARED,
+    encoder=ENCODER,
 )

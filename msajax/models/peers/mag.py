@@ -12,8 +12,8 @@ from msajax.errors import UserError
 from msajax.layers.basic import Dropout, LayerNorm
 from msajax.layers.heads import Arrays
 from msajax.models.contract import LABELS, Model, Prediction
-from msajax.models.inputs import Pretrained, read_input
-from msajax.models.peers.common import DECLARED, even_weights
+from msajax.models.inputs import ENCODER, Pretrained, read_input
+from msajax.models.peers.common import even_weights, lengths_of
 from msajax.models.sequence_level import check_inputs
 from msajax.spec import CorpusSpec
 
@@ -30,7 +30,6 @@ class Gate(nn.Module):
 
     Attributes:
         beta: the longest shift, relative to the length of the text's vector.
-        dropout_rate: acts on the result.
         masked: a modality without a row shifts nothing; else its row counts as it is.
     """
 
@@ -56,13 +55,6 @@ class Gate(nn.Module):
         x = LayerNorm(1e-5, jnp.float32, name="norm")(text + alpha[..., None] * shift)
         self.sow("intermediates", "fused", x)
         return Dropout(self.dropout_rate)(x, train=train)
-
-
-def lengths_of(x: jax.Array, of_zero: float) -> jax.Array:
-    """Returns the lengths `[…]` of vectors `[…, D]`, `of_zero` with gradient 0 for one of zeros."""
-    square = jnp.square(x).sum(-1)
-    is_zero = square == 0
-    return jnp.where(is_zero, of_zero, jnp.sqrt(jnp.where(is_zero, 1, square)))
 
 
 class Mag(nn.Module):
@@ -153,5 +145,5 @@ MODEL = Model(
         "model.mag.gate_dropout": (0.1, 0.5, "linear"),
         "optim.learning_rate": (5e-6, 5e-5, "log"),
     },
-    **DECLARED,
+    encoder=ENCODER,
 )

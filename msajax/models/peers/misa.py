@@ -13,18 +13,20 @@ from msajax.layers.basic import Dropout, LayerNorm
 from msajax.layers.heads import Arrays, mean_pool
 from msajax.layers.transformer import TransformerBlock
 from msajax.models.contract import BATCH, LABELS, MODALITIES, Model, Prediction, Term
+from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
-    DECLARED,
     Linear,
+    Measured,
+    Peer,
+    Scored,
     TwoWayLstm,
-    even_weights,
-    read_inputs,
+    lengths_of,
+    once_a_row,
 )
 from msajax.spec import CorpusSpec
 
 _EPS = 1e-5  # of every norm
 _MOMENTS = 5
-Measured = tuple[jax.Array, jax.Array]  # a sum and a weight, both []
 
 
 class Recurrent(nn.Module):
@@ -47,7 +49,7 @@ class Recurrent(nn.Module):
         return jnp.moveaxis(both, 2, 1).reshape(x.shape[0], 4 * width)
 
 
-class Misa(nn.Module):
+class Misa(Peer):
     """Lets a private and a shared vector of each modality attend to each other, and scores them.
 
     By default every modality is read under its own mask, the vector of text is the mean of its
@@ -57,11 +59,8 @@ class Misa(nn.Module):
     many steps as text has; see `MisaSettings.compat`.
     """
 
-    config: ModelConfig
-    spec: CorpusSpec
-
-    @nn.compact
-    def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
+    @nn.nowrap
+    def score(self, sequences: Arrays, valid: Arrays, *, train: bool) -> Scored:
         """Scores a batch of features `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}`.
 
         For the terms it keeps of M modalities `projected`, `private`, `shared` and `rebuilt`,
@@ -69,42 +68,38 @@ class Misa(nn.Module):
         """
         own, names = self.config.own, self.spec.modalities
         is_clean = own.compat == "clean"
-        with jax.default_matmul_precision(self.config.matmul_precision):
-            sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
-            present = jnp.stack([valid[m].any(axis=1) for m in names], axis=1)
-            read = valid
-            if not is_clean:
-                read = as_long_as(valid, "text")
-                present = jnp.ones_like(present)
-            projected, private = [], []
-            for m in names:
-                make = mean_pool
-                if m != "text":
-                    make = Recurrent(is_clean, name=f"{m}_recurrent")
-                vector = make(sequences[m], read[m])
-                self.sow("intermediates", f"utterance_{m}", vector)
-                vector = nn.relu(Linear(own.hidden, name=f"{m}_projection")(vector))
-                vector = LayerNorm(_EPS, jnp.float32, name=f"{m}_norm")(vector)
-                projected.append(vector)
-                private.append(nn.sigmoid(Linear(own.hidden, name=f"{m}_private")(vector)))
-            projected, private = jnp.stack(projected, axis=1), jnp.stack(private, axis=1)
-            shared = nn.sigmoid(Linear(own.hidden, name="shared")(projected))
-            both = private + shared
-            rebuilt = [
-                Linear(own.hidden, name=f"{m}_recon")(both[:, i]) for i, m in enumerate(names)
-            ]
+        present = jnp.stack([valid[m].any(axis=1) for m in names], axis=1)
+        read = valid
+        if not is_clean:
+            read = as_long_as(valid, "text")
+            present = jnp.ones_like(present)
+        projected, private = [], []
+        for m in names:
+            make = mean_pool
+            if m != "text":
+                make = Recurrent(is_clean, name=f"{m}_recurrent")
+            vector = make(sequences[m], read[m])
+            self.sow("intermediates", f"utterance_{m}", vector)
+            vector = nn.relu(Linear(own.hidden, name=f"{m}_projection")(vector))
+            vector = LayerNorm(_EPS, jnp.float32, name=f"{m}_norm")(vector)
+            projected.append(vector)
+            private.append(nn.sigmoid(Linear(own.hidden, name=f"{m}_private")(vector)))
+        projected, private = jnp.stack(projected, axis=1), jnp.stack(private, axis=1)
+        shared = nn.sigmoid(Linear(own.hidden, name="shared")(projected))
+        both = private + shared
+        rebuilt = [Linear(own.hidden, name=f"{m}_recon")(both[:, i]) for i, m in enumerate(names)]
 
-            tokens = jnp.concatenate([private, shared], axis=1)  # [batch, 2 modalities, hidden]
-            there = jnp.concatenate([present, present], axis=1)
-            tokens = self.make_block()(tokens, tokens, (there,), train=train)
-            fused = jnp.where(there[..., None], tokens, 0).reshape(tokens.shape[0], -1)
-            self.sow("intermediates", "fused", fused)
-            x = Linear(len(names) * own.hidden, name="head")(fused)
-            x = Dropout(self.config.own_rate("head_dropout"))(x, train=train)
-            score = Linear(self.spec.outputs, name="regression")(nn.relu(x))
+        # All of them attend to each other; what is there is scored.
+        tokens = jnp.concatenate([private, shared], axis=1)  # [batch, 2 modalities, hidden]
+        there = jnp.concatenate([present, present], axis=1)
+        tokens = self.make_block()(tokens, tokens, (there,), train=train)
+        fused = jnp.where(there[..., None], tokens, 0).reshape(tokens.shape[0], -1)
+        self.sow("intermediates", "fused", fused)
+        x = Linear(len(names) * own.hidden, name="head")(fused)
+        x = Dropout(self.config.own_rate("head_dropout"))(x, train=train)
+        score = Linear(self.spec.outputs, name="regression")(nn.relu(x))
         kept = {"projected": projected, "private": private, "shared": shared, "present": present}
-        kept["rebuilt"] = jnp.stack(rebuilt, axis=1)
-        return Prediction(score, even_weights(valid, names), kept)
+        return score, kept | {"rebuilt": jnp.stack(rebuilt, axis=1)}
 
     def make_block(self) -> TransformerBlock:
         """Makes the layer in which the vectors attend to each other: post-norm, with ReLU."""
@@ -127,13 +122,6 @@ def as_long_as(masks: Arrays, modality: str) -> dict[str, jax.Array]:
     return first | {modality: masks[modality]}
 
 
-def length_of(x: jax.Array) -> jax.Array:
-    """Returns the length of a vector `[D]`, with gradient 0 where that is 0."""
-    square = jnp.square(x).sum()
-    is_zero = square == 0
-    return jnp.where(is_zero, 0, jnp.sqrt(jnp.where(is_zero, 1, square)))
-
-
 def mean_of(x: jax.Array, weight: jax.Array) -> jax.Array:
     """Averages the rows of `x` `[B, D]` by weights `[B]`: `[D]`, 0 where they are all 0."""
     return (x * weight[:, None]).sum(0) / jnp.where(weight.sum() > 0, weight.sum(), 1)
@@ -148,16 +136,14 @@ def moments_apart(
     [0, 1], as here, the formula's factors are 1.
 
     Args:
-        one: `[B, D]`.
-        other: `[B, D]`.
-        weight_of_one: `[B]`, how much each row counts; 0 for one that does not.
-        weight_of_other: `[B]`.
+        one: `[B, D]`, as is the other.
+        weight_of_one: `[B]`, 0 for a row that does not count; of the other likewise.
     """
     means = mean_of(one, weight_of_one), mean_of(other, weight_of_other)
-    found = length_of(means[0] - means[1])
+    found = lengths_of(means[0] - means[1])
     centred = one - means[0], other - means[1]
     for power in range(2, _MOMENTS + 1):
-        found += length_of(
+        found += lengths_of(
             mean_of(centred[0] ** power, weight_of_one)
             - mean_of(centred[1] ** power, weight_of_other)
         )
@@ -187,7 +173,7 @@ def measure_diff(prediction: Prediction, batch: Any) -> Measured:
     found = sum(overlap(private[:, i], shared[:, i], weight[:, i]) for i in modalities)
     for i, j in itertools.combinations(modalities, 2):
         found += overlap(private[:, i], private[:, j], weight[:, i] * (weight[:, j] > 0))
-    return _of_batch(found, batch)
+    return once_a_row(found, batch)
 
 
 def measure_sim(prediction: Prediction, batch: Any) -> Measured:
@@ -199,7 +185,7 @@ def measure_sim(prediction: Prediction, batch: Any) -> Measured:
         apart = moments_apart(shared[:, i], shared[:, j], weight[:, i], weight[:, j])
         there = weight[:, i].any() & weight[:, j].any()
         found, pairs = found + jnp.where(there, apart, 0), pairs + there
-    return _of_batch(found / jnp.maximum(pairs, 1), batch)
+    return once_a_row(found / jnp.maximum(pairs, 1), batch)
 
 
 def measure_recon(prediction: Prediction, batch: Any) -> Measured:
@@ -207,12 +193,6 @@ def measure_recon(prediction: Prediction, batch: Any) -> Measured:
     weight = prediction.aux["present"] * batch.row_weight[:, None]
     errors = jnp.square(prediction.aux["rebuilt"] - prediction.aux["projected"]).mean(-1)
     return (errors * weight).sum(), weight.sum()
-
-
-def _of_batch(value: jax.Array, batch: Any) -> Measured:
-    """Counts what is measured of a batch as a whole as often as it has rows."""
-    rows = batch.row_weight.sum()
-    return value * rows, rows
 
 
 def terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
@@ -254,5 +234,5 @@ MODEL = Model(
         "model.misa.head_dropout": (0.1, 0.5, "linear"),
         "optim.learning_rate": (5e-5, 2e-3, "log"),
     },
-    **DECLARED,
+    encoder=ENCODER,
 )

@@ -21,15 +21,17 @@ from msajax.models.contract import (
     Stage,
     Term,
 )
+from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
-    DECLARED,
     Linear,
     Lstm,
-    even_weights,
-    kind_of,
-    read_inputs,
-    text_vector,
+    Measured,
+    Peer,
+    Scored,
+    mean_over_rows,
+    once_a_row,
     uniform,
+    vectors_of,
 )
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
@@ -38,7 +40,7 @@ _KERNEL = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")  # Glorot a
 _RIDGE = 1e-6  # of covariances: keeps their logarithms, and slopes of these, finite
 
 
-class SequenceVector(nn.Module):
+class BidirectionalVector(nn.Module):
     """Makes a vector of a sequence: an LSTM both ways, dropout of its states, a linear layer."""
 
     units: int
@@ -59,8 +61,8 @@ class Estimator(nn.Module):
     """Estimates the distribution of y given x: a normal one, whose mean and variance x gives.
 
     Attributes:
-        has_variance: whether the log-likelihood has the term of the variance, whose logarithm then
-            lies in (-1, 1).
+        has_variance: the log-likelihood has the term of the variance, whose logarithm then lies in
+            (-1, 1).
     """
 
     has_variance: bool
@@ -99,7 +101,7 @@ class Projection(nn.Module):
         return jnp.tanh(jnp.matmul(x, kernel) + bias)
 
 
-class Infomax(nn.Module):
+class Infomax(Peer):
     """Scores a fused vector of all modalities, and maximises mutual information in training.
 
     It maximises two lower bounds. Between text (or the first modality) and each other one: the
@@ -121,11 +123,8 @@ class Infomax(nn.Module):
     counts in neither bound. See `MmimSettings.compat`.
     """
 
-    config: ModelConfig
-    spec: CorpusSpec
-
-    @nn.compact
-    def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
+    @nn.nowrap
+    def score(self, sequences: Arrays, valid: Arrays, *, train: bool) -> Scored:
         """Scores features `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}`.
 
         Returns:
@@ -136,43 +135,35 @@ class Infomax(nn.Module):
         """
         own, rate, modalities = self.config.own, self.config.own_rate, self.spec.modalities
         is_clean, aux = own.compat == "clean", {}
-        with jax.default_matmul_precision(self.config.matmul_precision):
-            sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
-            present = {m: mask.any(axis=1) for m, mask in valid.items()}
-            vectors = {}
-            for m in modalities:
-                x, mask = sequences[m], valid[m]
-                if m == "text":
-                    vector = text_vector(self.config, self.spec, x, mask, first=not is_clean)
-                else:
-                    kind = kind_of(m)
-                    vector = SequenceVector(
-                        getattr(own, f"{kind}_lstm"),
-                        getattr(own, f"{kind}_out"),
-                        rate(f"{kind}_dropout") if is_clean else 0.0,
-                        name=f"{m}_subnet",
-                    )(x, mask, train=train)
-                vectors[m] = jnp.where(present[m][:, None], vector, 0)
-                self.sow("intermediates", f"{m}_vector", vectors[m])
 
-            anchor = "text" if "text" in modalities else modalities[0]
-            aux["log_likelihood"] = jnp.zeros(present[anchor].shape)
-            for m in (m for m in modalities if m != anchor):
-                log_q = Estimator(is_clean, name=f"{m}_estimator")(vectors[anchor], vectors[m])
-                aux["log_likelihood"] += jnp.where(present[anchor] & present[m], log_q, 0)
-                projection = Projection(is_clean, name=f"{m}_projection")
-                aux[f"projected_{m}"] = projection(vectors[m])
+        def subnet(kind: str, name: str) -> BidirectionalVector:
+            sizes = getattr(own, f"{kind}_lstm"), getattr(own, f"{kind}_out")
+            dropout = rate(f"{kind}_dropout") if is_clean else 0.0
+            return BidirectionalVector(*sizes, dropout, name=name)
 
-            x = jnp.concatenate(list(vectors.values()), axis=1)
-            x = Dropout(rate("fusion_dropout"))(x, train=train)
-            for number in range(2):
-                x = jnp.tanh(Linear(own.fusion, kernel_init=_KERNEL, name=f"fusion_{number}")(x))
-            self.sow("intermediates", "fused", x)
-            score = Linear(self.spec.outputs, kernel_init=_KERNEL, name="regression")(x)
-            for m, vector in vectors.items():
-                predictor = Linear(vector.shape[1], kernel_init=_KERNEL, name=f"{m}_predictor")
-                aux[f"unit_{m}"], aux[f"predicted_{m}"] = _unit(vector), _unit(predictor(x))
-        return Prediction(score, even_weights(valid, modalities), aux)
+        vectors = vectors_of(self, subnet, sequences, valid, train)
+
+        # The parts of the lower bound between text, or the first modality, and each other one.
+        present = {m: mask.any(axis=1) for m, mask in valid.items()}
+        anchor = "text" if "text" in modalities else modalities[0]
+        aux["log_likelihood"] = jnp.zeros(present[anchor].shape)
+        for m in (m for m in modalities if m != anchor):
+            log_q = Estimator(is_clean, name=f"{m}_estimator")(vectors[anchor], vectors[m])
+            aux["log_likelihood"] += jnp.where(present[anchor] & present[m], log_q, 0)
+            projection = Projection(is_clean, name=f"{m}_projection")
+            aux[f"projected_{m}"] = projection(vectors[m])
+
+        # The fused vector, its scores, and what it predicts of each modality's own.
+        x = jnp.concatenate(list(vectors.values()), axis=1)
+        x = Dropout(rate("fusion_dropout"))(x, train=train)
+        for number in range(2):
+            x = jnp.tanh(Linear(own.fusion, kernel_init=_KERNEL, name=f"fusion_{number}")(x))
+        self.sow("intermediates", "fused", x)
+        score = Linear(self.spec.outputs, kernel_init=_KERNEL, name="regression")(x)
+        for m, vector in vectors.items():
+            predictor = Linear(vector.shape[1], kernel_init=_KERNEL, name=f"{m}_predictor")
+            aux[f"unit_{m}"], aux[f"predicted_{m}"] = _unit(vector), _unit(predictor(x))
+        return score, aux
 
 
 def _unit(x: jax.Array) -> jax.Array:
@@ -180,10 +171,9 @@ def _unit(x: jax.Array) -> jax.Array:
     return x * jax.lax.rsqrt(jnp.maximum(jnp.square(x).sum(axis=1, keepdims=True), 1e-30))
 
 
-def _log_likelihood(prediction: Prediction, batch: Any) -> tuple[jax.Array, jax.Array]:
+def _log_likelihood(prediction: Prediction, batch: Any) -> Measured:
     """Averages the log-likelihoods of samples."""
-    weight = batch.row_weight
-    return (prediction.aux["log_likelihood"] * weight).sum(), weight.sum()
+    return mean_over_rows(prediction.aux["log_likelihood"], batch)
 
 
 def _counts(batch: Any, modality: str) -> jax.Array:
@@ -191,7 +181,7 @@ def _counts(batch: Any, modality: str) -> jax.Array:
     return jnp.where(batch.masks[modality].any(axis=1), batch.row_weight, 0)
 
 
-def _nce(prediction: Prediction, batch: Any) -> tuple[jax.Array, jax.Array]:
+def _nce(prediction: Prediction, batch: Any) -> Measured:
     """Measures how unlikely, in nats, it is that a prediction belongs to its own sample.
 
     A sum over modalities, each a mean over the rows that have it, and among them.
@@ -204,8 +194,7 @@ def _nce(prediction: Prediction, batch: Any) -> tuple[jax.Array, jax.Array]:
         alike = jnp.where(counts > 0, alike, jnp.finfo(jnp.float32).min)  # [batch, batch]
         nats = jax.nn.logsumexp(alike, axis=1) - (unit * predicted).sum(axis=1)
         total += (jnp.where(counts > 0, nats, 0) * counts).sum() / jnp.maximum(counts.sum(), 1)
-    rows = batch.row_weight.sum()
-    return total * rows, rows
+    return once_a_row(total, batch)
 
 
 def _log_volume(x: jax.Array, counts: jax.Array) -> jax.Array:
@@ -222,9 +211,7 @@ def _log_volume(x: jax.Array, counts: jax.Array) -> jax.Array:
     return jnp.where(enough, jnp.linalg.slogdet(jnp.where(enough, spread, jnp.eye(width)))[1], 0)
 
 
-def _entropy(
-    prediction: Prediction, batch: Any, *, by_sign: bool = False
-) -> tuple[jax.Array, jax.Array]:
+def _entropy(prediction: Prediction, batch: Any, *, by_sign: bool) -> Measured:
     """Measures the entropy of projections: a sum over modalities of half their log-volumes.
 
     By sign it is half of that of the rows with a positive label, and half of that of those with a
@@ -238,8 +225,7 @@ def _entropy(
         for group in groups if x is not None else ():
             counts = jnp.where(group, _counts(batch, m), 0)
             total += 0.5 / len(groups) * _log_volume(x, counts)
-    rows = batch.row_weight.sum()
-    return total * rows, rows
+    return once_a_row(total, batch)
 
 
 def terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
@@ -289,5 +275,5 @@ MODEL = Model(
         "model.mmim.bound_weight": (0.01, 0.3, "log"),
         "optim.learning_rate": (3e-4, 3e-3, "log"),
     },
-    **DECLARED,
+    encoder=ENCODER,
 )

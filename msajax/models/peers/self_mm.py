@@ -13,16 +13,18 @@ from msajax.errors import UserError
 from msajax.layers.basic import Dropout
 from msajax.layers.heads import Arrays
 from msajax.models.contract import LABELS, MODALITIES, VOCABULARY, Memory, Model, Prediction, Term
+from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
-    DECLARED,
     Linear,
     Lstm,
-    even_weights,
+    Measured,
+    Peer,
+    Scored,
     kind_of,
-    read_inputs,
-    text_vector,
+    mean_over_rows,
+    vectors_of,
 )
-from msajax.models.peers.self_mm_settings import SelfMmSettings
+from msajax.models.peers.settings import SelfMmSettings
 from msajax.spec import CorpusSpec
 
 ALL = ""  # stands for all modalities together
@@ -57,7 +59,7 @@ class Head(nn.Module):
         return feature, Linear(1, name="score")(hidden)
 
 
-class SelfSupervised(nn.Module):
+class SelfSupervised(Peer):
     """Scores all modalities together, and in training each by itself, against labels of its own.
 
     In the first epoch each modality of a sample has the sample's own label, later one that the
@@ -73,11 +75,8 @@ class SelfSupervised(nn.Module):
     changes labels in each of the parts whose gradients it adds. See `SelfMmSettings.compat`.
     """
 
-    config: ModelConfig
-    spec: CorpusSpec
-
-    @nn.compact
-    def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
+    @nn.nowrap
+    def score(self, sequences: Arrays, valid: Arrays, *, train: bool) -> Scored:
         """Scores features `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}`.
 
         Returns:
@@ -85,31 +84,19 @@ class SelfSupervised(nn.Module):
             `feature_<modality>` `[B, D_m]`, those of all together as `feature`.
         """
         own, rate, aux = self.config.own, self.config.own_rate, {}
-        with jax.default_matmul_precision(self.config.matmul_precision):
-            sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
-            vectors = {}
-            for m in self.spec.modalities:
-                x, mask = sequences[m], valid[m]
-                if m == "text":
-                    first = own.compat != "clean"
-                    vector = text_vector(self.config, self.spec, x, mask, first=first)
-                else:
-                    kind = kind_of(m)
-                    vector = SequenceVector(
-                        getattr(own, f"{kind}_lstm"),
-                        getattr(own, f"{kind}_out"),
-                        rate(f"{kind}_lstm_dropout"),
-                        name=f"{m}_subnet",
-                    )(x, mask, train=train)
-                vectors[m] = jnp.where(mask.any(axis=1, keepdims=True), vector, 0)
-                self.sow("intermediates", f"{m}_vector", vectors[m])
-            fused = jnp.concatenate(list(vectors.values()), axis=1)
-            head = Head(own.post_fusion, rate("fusion_dropout"), name="fusion")
-            aux["feature"], score = head(fused, train=train)
-            for m, vector in vectors.items():
-                head = Head(_size(own, m), rate(f"{kind_of(m)}_dropout"), name=f"{m}_head")
-                aux[_key("feature", m)], aux[_key("score", m)] = head(vector, train=train)
-        return Prediction(score, even_weights(valid, self.spec.modalities), aux)
+
+        def subnet(kind: str, name: str) -> SequenceVector:
+            sizes = getattr(own, f"{kind}_lstm"), getattr(own, f"{kind}_out")
+            return SequenceVector(*sizes, rate(f"{kind}_lstm_dropout"), name=name)
+
+        vectors = vectors_of(self, subnet, sequences, valid, train)
+        fused = jnp.concatenate(list(vectors.values()), axis=1)
+        head = Head(own.post_fusion, rate("fusion_dropout"), name="fusion")
+        aux["feature"], score = head(fused, train=train)
+        for m, vector in vectors.items():
+            head = Head(_size(own, m), rate(f"{kind_of(m)}_dropout"), name=f"{m}_head")
+            aux[_key("feature", m)], aux[_key("score", m)] = head(vector, train=train)
+        return score, aux
 
 
 def _key(what: str, modality: str) -> str:
@@ -136,10 +123,9 @@ def unimodal_errors(prediction: Prediction, batch: Any) -> dict[str, jax.Array]:
     return found
 
 
-def _unimodal(prediction: Prediction, batch: Any) -> tuple[jax.Array, jax.Array]:
+def _unimodal(prediction: Prediction, batch: Any) -> Measured:
     """Averages the sum of the errors of all modalities over the rows of a batch."""
-    weight = batch.row_weight
-    return (sum(unimodal_errors(prediction, batch).values()) * weight).sum(), weight.sum()
+    return mean_over_rows(sum(unimodal_errors(prediction, batch).values()), batch)
 
 
 def terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
@@ -151,8 +137,6 @@ def centres(own: SelfMmSettings, memory: Mapping[str, jax.Array], of: str) -> tu
     """Averages the features of samples with a positive label, and of those with a negative one.
 
     Args:
-        own: the settings.
-        memory: as `remember` keeps it.
         of: a modality, or `ALL`.
 
     Returns:
@@ -260,5 +244,5 @@ MODEL = Model(
         "model.self_mm.fusion_dropout": (0.0, 0.3, "linear"),
         "optim.learning_rate": (3e-4, 3e-3, "log"),
     },
-    **DECLARED,
+    encoder=ENCODER,
 )

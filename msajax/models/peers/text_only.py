@@ -1,39 +1,33 @@
 """Defines a floor: a network over the mean of text, whatever else a corpus holds."""
 
 import flax.linen as nn
-import jax
 
 from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.layers.basic import Dropout
 from msajax.layers.heads import Arrays, mean_pool
-from msajax.models.contract import Model, Prediction
-from msajax.models.peers.common import DECLARED, Linear, even_weights, read_inputs
+from msajax.models.contract import Model
+from msajax.models.inputs import ENCODER
+from msajax.models.peers.common import Linear, Peer, Scored
 from msajax.spec import CorpusSpec
 
 
-class TextOnly(nn.Module):
+class TextOnly(Peer):
     """Scores the mean of a text's valid steps by two layers with ReLU (Iyyer et al., 2015).
 
     A step is a word's vector, or what a pretrained encoder writes. Other modalities are not there:
     `model.modalities` must be text alone.
     """
 
-    config: ModelConfig
-    spec: CorpusSpec
-
-    @nn.compact
-    def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
-        """Scores a batch of `{"text": [B, T, d]}` under `{"text": [B, T]}`."""
+    @nn.nowrap
+    def score(self, sequences: Arrays, valid: Arrays, *, train: bool) -> Scored:
+        """Scores the sequences; see `Peer`."""
         dropout = Dropout(self.config.own_rate("dropout"))
-        with jax.default_matmul_precision(self.config.matmul_precision):
-            sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
-            x = dropout(mean_pool(sequences["text"], valid["text"]), train=train)
-            for number in range(2):
-                x = nn.relu(Linear(self.config.own.hidden, name=f"hidden_{number}")(x))
-                x = dropout(x, train=train)
-            score = Linear(self.spec.outputs, name="regression")(x)
-        return Prediction(score, even_weights(valid, self.spec.modalities))
+        x = dropout(mean_pool(sequences["text"], valid["text"]), train=train)
+        for number in range(2):
+            x = nn.relu(Linear(self.config.own.hidden, name=f"hidden_{number}")(x))
+            x = dropout(x, train=train)
+        return Linear(self.spec.outputs, name="regression")(x), {}
 
 
 def check(config: ModelConfig, spec: CorpusSpec) -> None:
@@ -53,5 +47,5 @@ MODEL = Model(
         "model.text_only.dropout": (0.1, 0.5, "linear"),
         "optim.learning_rate": (3e-4, 3e-3, "log"),
     },
-    **DECLARED,
+    encoder=ENCODER,
 )

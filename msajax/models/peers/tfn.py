@@ -10,16 +10,16 @@ from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.layers.basic import Dropout
 from msajax.layers.heads import Arrays, mean_pool
-from msajax.models.contract import Model, Prediction
+from msajax.models.contract import Model
+from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
-    DECLARED,
     STATISTICS,
     BatchNorm,
     Linear,
     Lstm,
-    even_weights,
+    Peer,
+    Scored,
     kind_of,
-    read_inputs,
 )
 from msajax.spec import CorpusSpec
 
@@ -84,37 +84,30 @@ def with_one(x: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.ones((x.shape[0], 1)), x], axis=1)
 
 
-class TensorFusion(nn.Module):
+class TensorFusion(Peer):
     """Multiplies the vectors of all modalities, each with a 1, and scores the product.
 
     By default a mean is over valid steps, a sample's last state is that of its last valid step, and
     a modality that a sample lacks leaves the products of the others. See `TfnSettings.compat`.
     """
 
-    config: ModelConfig
-    spec: CorpusSpec
-
-    @nn.compact
-    def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
-        """Scores a batch of features `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}`."""
+    @nn.nowrap
+    def score(self, sequences: Arrays, valid: Arrays, *, train: bool) -> Scored:
+        """Scores the sequences; see `Peer`."""
         own = self.config.own
-        with jax.default_matmul_precision(self.config.matmul_precision):
-            sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
-            vectors = Vectors(self.config, own.text_out, name="vectors")(
-                sequences, valid, train=train
-            )
-            product = jnp.ones((next(iter(masks.values())).shape[0], 1))
-            for vector in vectors.values():  # the last one's numbers stand next to each other
-                product = product[:, :, None] * with_one(vector)[:, None]
-                product = product.reshape(product.shape[0], -1)
-            self.sow("intermediates", "fused", product)
-            x = Dropout(self.config.own_rate("post_dropout"))(product, train=train)
-            for number in range(2):
-                x = nn.relu(Linear(own.post_fusion, name=f"post_{number}")(x))
-            score = Linear(self.spec.outputs, name="regression")(x)
+        vectors = Vectors(self.config, own.text_out, name="vectors")(sequences, valid, train=train)
+        product = jnp.ones((next(iter(valid.values())).shape[0], 1))
+        for vector in vectors.values():  # the last one's numbers stand next to each other
+            product = product[:, :, None] * with_one(vector)[:, None]
+            product = product.reshape(product.shape[0], -1)
+        self.sow("intermediates", "fused", product)
+        x = Dropout(self.config.own_rate("post_dropout"))(product, train=train)
+        for number in range(2):
+            x = nn.relu(Linear(own.post_fusion, name=f"post_{number}")(x))
+        score = Linear(self.spec.outputs, name="regression")(x)
         if own.lowest != own.highest and self.spec.label_kind == "regression":
             score = (own.highest - own.lowest) * jax.nn.sigmoid(score) + own.lowest
-        return Prediction(score, even_weights(valid, self.spec.modalities))
+        return score, {}
 
 
 def check(config: ModelConfig, spec: CorpusSpec) -> None:
@@ -140,5 +133,5 @@ MODEL = Model(
         "model.tfn.post_dropout": (0.2, 0.6, "linear"),
         "optim.learning_rate": (3e-4, 3e-3, "log"),
     },
-    **DECLARED,
+    encoder=ENCODER,
 )
