@@ -120,6 +120,8 @@ def test_emotions_are_learned_of_intensities_and_told_by_thresholds_of_their_own
         sklearn.metrics.roc_auc_score(y, p), rel=1e-6
     )
     assert result["test"]["auc"]["mean"] > 0.7 and "macro F1" in str(result)
+    told = " ".join(str(result).split())
+    assert "F1 of each label at 0.5" in told and "class is the true one" not in told
     scores = result.bundle.predict({"text": arrays["test/text"].astype(np.float32)})
     thresholds = result["calibration"]["thresholds"]
     np.testing.assert_array_equal(scores.labels, scores.score > np.array(thresholds))

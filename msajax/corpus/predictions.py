@@ -198,7 +198,9 @@ def write_predictions(
     `score` and the weights are means over seeds; `score_sd` is their ddof-1 deviation, empty for a
     single seed. A label is empty when unknown. Several outputs have a column `label_<name>` and
     `score_<name>` each; classes have `label` and `predicted`, the class with the largest mean
-    probability, and `score_<class>`, that probability.
+    probability, and `score_<class>`, that probability; ordered levels have `level` beside these,
+    the expected one from 0; several labels have `label_<name>` and `predicted_<name>`, 0 or 1, and
+    `score_<name>`, the probability.
 
     With intervals, `low` and `high` (`low_<name>`, `high_<name>`) are the ends of that of the mean,
     and `interval` says on which samples they rest. A temperature adds nothing, and changes nothing:
@@ -260,8 +262,9 @@ def _formatted(value: float) -> str:
 def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     """Reads labels and scores: the columns `score…_seed<k>`, or `score…` where there are none.
 
-    With a column `predicted` they are those of classes, else with `label_<name>` and no `label`
-    those of several outputs.
+    With a column `predicted` they are those of classes, with `level` beside it of ordered levels,
+    with `predicted_<name>` of several labels; else with `label_<name>` and no `label` those of
+    several outputs.
 
     Without `of_seeds` it reads the means over random seeds, the columns `score…`: S = 1.
 
@@ -311,7 +314,7 @@ def read_predictions(path: str, of_seeds: bool = True) -> Predictions:
     if (wrong := np.flatnonzero(~task.is_score(scores))).size:
         raise UserError(
             f"{path}, row {wrong[0] + 1}: the columns {', '.join(map(printable, outputs))} must be "
-            "the probabilities of the classes, from 0 to 1 and 1 in sum."
+            f"{task.scores_are}."
         )
     read = functools.partial(task.read_label, names=names)
     columns_of_labels = [values(c, read) for c in labels] or [np.zeros(len(rows))]

@@ -2,9 +2,9 @@
 
 Whoever reports metrics takes the rows that name it, in the order of the table: the tasks report
 `sentiment` (one score, labels in [-3, 3]), `scores` (one score, any labels), `outputs` (several
-scores), `classes` and `tokens`; all other names, and `sentiment`, are conventions of papers
-(`tasks/conventions.py`). Terminal, LaTeX, report and model card have their words and units from
-here.
+scores), `classes`, `labels` (several of 0 and 1) and `tokens`; all other names, and `sentiment`,
+are conventions of papers (`tasks/conventions.py`). Terminal, LaTeX, report and model card have
+their words and units from here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,6 +30,7 @@ class Row(NamedTuple):
         hub: its name on the Hugging Face hub, if that knows it.
         beside: the metric whose line of a legend it shares.
         otherwise: how others report it, of scores in another form.
+        meanings: what it means to some of these.
     """
 
     metric: Metric
@@ -39,6 +40,11 @@ class Row(NamedTuple):
     hub: str = ""
     beside: str = ""
     otherwise: Mapping[str, Metric] = MappingProxyType({})
+    meanings: Mapping[str, str] = MappingProxyType({})
+
+    def means(self, reporters: Iterable[str]) -> str:
+        """Returns what it means where the first of some names that knows it reports it."""
+        return next((self.meanings[r] for r in reporters if r in self.meanings), self.meaning)
 
 
 def _rounded(limit: int) -> Rule:
@@ -124,6 +130,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             ("classes", "youtube"),
             hub="accuracy",
             otherwise={"class_numbers": accuracy(_WHOLE), "labels": measures.label_accuracy},
+            meanings={"labels": "share of samples said rightly, at 0.5, to have a label or not"},
         ),
         "f1_weighted": _share(
             measures.class_f1_weighted,
@@ -131,6 +138,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             ("classes", "youtube"),
             hub="f1",
             otherwise={"class_numbers": f1_of(_WHOLE), "labels": measures.label_f1},
+            meanings={"labels": "F1 of each label at 0.5, weighted by how many samples have it"},
         ),
         "f1_macro": _share(
             measures.class_f1_macro,
@@ -139,6 +147,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
             hub="f1",
             beside="f1_weighted",
             otherwise={"labels": measures.label_f1},
+            meanings={"labels": "the plain mean over labels"},
         ),
         "balanced_accuracy": _share(
             measures.balanced_accuracy,

@@ -75,6 +75,7 @@ def signed(metric: str, difference: float) -> str:
 def metric_lines(metrics: Iterable[str]) -> list[tuple[str, str]]:
     """Explains metrics: names that belong together, and their meanings, a line each."""
     shown = {base_of(metric) for metric in metrics}
+    reporters = task_that_reports(shown).reporters
     lines: dict[str, list[str]] = {}
     for name, row in TABLE.items():
         if name in shown:
@@ -86,7 +87,7 @@ def metric_lines(metrics: Iterable[str]) -> list[tuple[str, str]]:
         return bool(row.unit) or "sentiment" not in row.reported_by
 
     return [
-        (", ".join(names), "; ".join(TABLE[name].meaning for name in names))
+        (", ".join(names), "; ".join(TABLE[name].means(reporters) for name in names))
         for names in sorted(lines.values(), key=order)
     ]
 

@@ -56,6 +56,7 @@ class Task:
         continues_text: whether a model's outputs say what follows a text.
         calibration: the class that is fitted to scores of validation; None for nothing.
         not_calibrated: begins a sentence about too few scores to calibrate.
+        scores_are: says what `is_score` asks of the columns of scores.
         reporters: the names by which `metrics.table` knows what the task reports.
         losses: what training may minimise by its name in `train.loss`, the usual one first:
             functions (`config.train`) -> `Loss`, which import JAX when they are called.
@@ -75,6 +76,7 @@ class Task:
     continues_text: ClassVar[bool] = False
     calibration: ClassVar[Any] = None
     not_calibrated: ClassVar[str] = ""
+    scores_are: ClassVar[str] = "finite numbers"
     losses: ClassVar[Mapping[str, Callable[[Any], Loss]]]
     reporters: ClassVar[tuple[str, ...]]
     usual_selection: ClassVar[str]

@@ -66,6 +66,7 @@ class Classification(Task):
     usual_selection = "cross_entropy"
     has_classes = True
     not_calibrated = "The probabilities have no temperature"
+    scores_are = "the probabilities of the classes, from 0 to 1 and 1 in sum"
 
     @classmethod
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Classification":

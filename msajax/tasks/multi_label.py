@@ -11,7 +11,7 @@ from msajax.errors import UserError
 from msajax.metrics.calibration import FEWEST, Basis, Calibration
 from msajax.metrics.measures import Metric, ratio
 from msajax.metrics.table import reported_by
-from msajax.tasks.base import Loss, Task, over_rows
+from msajax.tasks.base import Loss, Task, finite, over_rows
 from msajax.tasks.regression import each_and_mean
 from msajax.tasks.views import Counts, SampleView, ScoredSamples, ShareRow, Views
 
@@ -116,6 +116,7 @@ class MultiLabel(Task):
     reporters = ("labels",)
     usual_selection = "binary_cross_entropy"
     not_calibrated = "The labels have no thresholds of their own"
+    scores_are = "the probabilities of the labels, each from 0 to 1"
     losses = {"cross_entropy": _binary_cross_entropy}
     calibration = Thresholds
 
@@ -190,6 +191,14 @@ class MultiLabel(Task):
     def read_columns_of(names: Sequence[str]) -> list[str]:
         """Names the columns of the true labels."""
         return [f"label_{name}" for name in names]
+
+    @staticmethod
+    def read_label(text: str, names: Sequence[str]) -> float:
+        """Reads whether a sample has a label."""
+        value = finite(text)
+        if value not in (0, 1):
+            raise ValueError("neither 0 nor 1")
+        return value
 
     @staticmethod
     def is_score(scores: NDArray) -> NDArray:

@@ -26,6 +26,7 @@ from msajax.models.peers.common import (
 )
 from msajax.models.peers.settings import SelfMmSettings
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 
 ALL = ""  # stands for all modalities together
 
@@ -218,7 +219,7 @@ def remember(config: ModelConfig) -> Memory:
 
 def check(config: ModelConfig, spec: CorpusSpec) -> None:
     """Raises `UserError` for labels that have no sign, and for several of them."""
-    if spec.label_kind != "regression" or spec.outputs != 1:
+    if not TASKS[spec.label_kind].has_scale or spec.outputs != 1:
         raise UserError(
             "model.name = 'self_mm' makes labels of single modalities by the sign of a score: it "
             f"needs one real number a sample, not {len(spec.label_names)} labels that are learned "

@@ -22,6 +22,7 @@ from msajax.models.peers.common import (
     kind_of,
 )
 from msajax.spec import CorpusSpec
+from msajax.tasks import TASKS
 
 _MOST_PRODUCTS = 2**20  # of one sample
 
@@ -105,7 +106,7 @@ class TensorFusion(Peer):
         for number in range(2):
             x = nn.relu(Linear(own.post_fusion, name=f"post_{number}")(x))
         score = Linear(self.spec.outputs, name="regression")(x)
-        if own.lowest != own.highest and self.spec.label_kind == "regression":
+        if own.lowest != own.highest and TASKS[self.spec.label_kind].has_scale:
             score = (own.highest - own.lowest) * jax.nn.sigmoid(score) + own.lowest
         return score, {}
 
