@@ -135,9 +135,13 @@ class Saving:
         self._checkpoints.save(state.steps_taken, rest.replace(train=where.get(state.train)))
         self._run.folder.saved(state.steps_taken)
         self._saved_at, self._saved_step = time.monotonic(), state.steps_taken
+        self._stretch(self._saved_at - began)
 
-        # Saving must stay a small share of the time, unless every epoch is to be saved.
-        seconds = self._saved_at - began
+    def _stretch(self, seconds: float) -> None:
+        """Lengthens the interval until saving, which took so many seconds, is a small share.
+
+        Where a checkpoint is asked for after every epoch, it stays so.
+        """
         least = seconds * (1 - MOST_OF_TIME) / MOST_OF_TIME
         if least > self._interval > 0:
             self._interval = least
