@@ -48,6 +48,16 @@ def test_the_loss_and_the_probabilities_are_those_of_the_thresholds():
     assert (scores > 0).all() and (np.asarray(Ordinal.scores(100 * outputs)) > 0).all()
 
 
+@pytest.mark.parametrize("first", [16.0, 20.0, 30.0, -16.0, -30.0])
+def test_probabilities_keep_their_digits_where_a_model_is_sure(first):
+    found = np.asarray(Ordinal.scores(np.float32([[first, 0, 0]])), np.float64)[0]
+    a = first - np.log(2) * np.arange(3)  # softplus(0) = log 2
+    above, below = 1 / (1 + np.exp(-a)), 1 / (1 + np.exp(a))
+    between = above[:-1] * below[1:] * 0.5  # 1 - exp(-log 2)
+    np.testing.assert_allclose(found, [below[0], *between, above[-1]], rtol=4e-6)
+    assert found.sum() == pytest.approx(1, abs=1e-6)
+
+
 def test_numbers_are_measured_by_the_expected_level():
     rng = np.random.default_rng(1)
     scores = rng.dirichlet(np.ones(LEVELS), 30)

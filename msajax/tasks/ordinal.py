@@ -14,16 +14,16 @@ from msajax.tasks.base import Loss, over_rows
 from msajax.tasks.classification import LEAST, Classification, classes_of
 
 
-def _thresholds(outputs: Any) -> Any:
-    """Computes the logits `[B, K - 1]` of P(y > k): the first output, less what each next one adds.
+def _thresholds(outputs: Any) -> tuple[Any, Any]:
+    """Computes the logits `[B, K - 1]` of P(y > k), and by how much `[B, K - 2]` each next one falls.
 
     The k-th is `o_1 - sum_{j = 2..k} softplus(o_j)`: they fall, whatever the outputs are.
     """
     import jax
 
-    less = jax.numpy.cumsum(jax.nn.softplus(outputs[..., 1:]), axis=-1)
+    gaps = jax.nn.softplus(outputs[..., 1:])
     first = outputs[..., :1]
-    return jax.numpy.concatenate([first, first - less], axis=-1)
+    return jax.numpy.concatenate([first, first - gaps.cumsum(axis=-1)], axis=-1), gaps
 
 
 def _cumulative(_: Any) -> Loss:
@@ -35,7 +35,7 @@ def _cumulative(_: Any) -> Loss:
     def of_rows(score: Any, label: Any) -> Any:
         chex.assert_shape(label, (score.shape[0], 1))
         above = label > jnp.arange(score.shape[-1])  # [B, K - 1]
-        return optax.losses.sigmoid_binary_cross_entropy(_thresholds(score), above).sum(axis=-1)
+        return optax.losses.sigmoid_binary_cross_entropy(_thresholds(score)[0], above).sum(axis=-1)
 
     return over_rows(of_rows)
 
@@ -88,11 +88,13 @@ class Ordinal(Classification):
         import jax
 
         jnp = jax.numpy
-        above = jax.nn.sigmoid(_thresholds(outputs))
-        one = jnp.ones_like(above[..., :1])
-        steps = jnp.concatenate([one, above, 0 * one], axis=-1)
+        logits, gaps = _thresholds(outputs)
+        above, below = jax.nn.sigmoid(logits), jax.nn.sigmoid(-logits)
+        # s(a) - s(b) as a product, since the difference of two numbers near 1 keeps no digits.
+        between = above[..., :-1] * below[..., 1:] * -jnp.expm1(-gaps)
+        found = jnp.concatenate([below[..., :1], between, above[..., -1:]], axis=-1)
         # float32 has no smaller normal numbers: a probability of 0 would have no logarithm.
-        return jnp.maximum(steps[..., :-1] - steps[..., 1:], jnp.exp(LEAST))
+        return jnp.maximum(found, jnp.exp(LEAST))
 
     @classmethod
     def asked_for(cls, headers: Sequence[Any]) -> bool:
