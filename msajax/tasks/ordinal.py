@@ -15,7 +15,7 @@ from msajax.tasks.classification import LEAST, Classification, classes_of
 
 
 def _thresholds(outputs: Any) -> tuple[Any, Any]:
-    """Computes the logits `[B, K - 1]` of P(y > k), and by how much `[B, K - 2]` each next one falls.
+    """Computes the logits `[B, K - 1]` of P(y > k), and how much each falls `[B, K - 2]`.
 
     The k-th is `o_1 - sum_{j = 2..k} softplus(o_j)`: they fall, whatever the outputs are.
     """
