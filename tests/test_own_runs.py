@@ -148,3 +148,27 @@ def test_select_by_follows_any_metric_in_its_direction(folder):
     with pytest.raises(msajax.UserError, match="train.select_by = 'acc': must be auto or one of"):
         msajax.train(config_of(train__select_by="acc"), folder / "none")
     assert not (folder / "none").exists()
+
+
+def test_a_metric_that_is_never_defined_on_validation_is_said_to_have_chosen_nothing(
+    tmp_path, caplog
+):
+    rng, labels = np.random.default_rng(0), {"train": [0.5, -1, 2, 1], "valid": [1.0] * 4}
+    arrays = {}
+    for split, label in {**labels, "test": [1.0, -1, 2, 0]}.items():
+        arrays |= {f"{split}/text": rng.normal(size=(4, 1, 6)).astype(np.float32)}
+        arrays |= {f"{split}/label": np.float32(label)}
+        arrays |= {f"{split}/id": np.array([f"{split}{i}" for i in range(4)])}
+    np.savez(tmp_path / "constant.npz", **arrays)
+    with caplog.at_level("WARNING"):
+        result = msajax.train(
+            config_of(
+                data__path=str(tmp_path / "constant.npz"),
+                model__modalities=("text",),
+                train__select_by="corr",
+                train__epochs=2,
+            ),
+            tmp_path / "run",
+        )
+    assert result["best_epoch"] == [1] * len(result["seeds"])
+    assert "corr was undefined on validation after every epoch" in caplog.text

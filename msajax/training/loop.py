@@ -228,6 +228,16 @@ def train_seeds(run: Run, *, others: bool = False) -> Trained:
                 must_stop = saving.after_epoch(
                     state, bool(selection.stopped.all() or done >= pause_at)
                 )
+    selection = state.selection
+    # A correlation may be undefined now and then; one that always was has chosen nothing.
+    undefined = np.isinf(selection.best_score) & (selection.failed_epoch == 0)
+    if selection.stopped.all() and undefined.any():
+        logger.warning(
+            "%s was undefined on validation after every epoch of %d random seed(s), whose first "
+            "epoch is kept: choose another train.select_by, or a validation split that has what it "
+            "needs.",
+            *(run.selection, undefined.sum()),
+        )
     return Trained(
         finished=bool(state.selection.stopped.all()),
         variables=state.best,
