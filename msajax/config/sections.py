@@ -350,7 +350,7 @@ class TrainConfig(Settings):
 
     @property
     def at_once(self) -> int:
-        """How many random seeds are trained together."""
+        """Returns the number of random seeds that are trained together."""
         return min(self.seeds_at_once or self.seeds, self.seeds)
 
 
@@ -414,7 +414,7 @@ class Config(Settings):
 
     @property
     def reading(self) -> DataConfig:
-        """How the corpus is read: `data`, where `data.text` is decided if it is auto."""
+        """Returns `data`, with what `data.text` stands for where it is auto."""
         if self.data.text != "auto":
             return self.data
         text = "pieces" if "text" in self.model.encoder_folders else "features"

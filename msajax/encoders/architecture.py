@@ -56,7 +56,7 @@ class Relative:
 
     @property
     def span(self) -> int:
-        """How many vectors there are for each direction."""
+        """Returns the number of vectors for each direction."""
         return self.buckets or self.farthest
 
 
@@ -117,7 +117,7 @@ class Architecture:
 
     @property
     def position_table(self) -> bool:
-        """Whether a learned vector of its position is added to each piece."""
+        """Says whether a learned vector of its position is added to each piece."""
         if self.relative is not None:
             return self.relative.absolute
         return self.modern is None

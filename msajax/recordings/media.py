@@ -61,7 +61,7 @@ class Sound(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Returns its length in seconds."""
         return len(self.samples) / RATE
 
 
