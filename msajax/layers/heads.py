@@ -5,13 +5,14 @@ from collections.abc import Mapping
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from msajax.config import ModelConfig
 from msajax.layers.basic import Dropout
 from msajax.layers.linear import batched_product, kernel_init
 
 Arrays = Mapping[str, jax.Array]  # by modality
-ANCHOR_LOGIT = 4.0  # of a gate that begins at the anchor, which then weighs 0.98 of two, 0.96 of 3
+_ANCHOR_LOGIT = 4.0  # of a gate that begins at the anchor, which then weighs 0.98 of two, 0.96 of 3
 
 
 def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -111,19 +112,14 @@ class ModalityGate(nn.Module):
             hidden = nn.Dense(units, kernel_init=kernel_init, name="hidden")(hidden)
             hidden = nn.relu(hidden) if self.config.gate_activation == "relu" else hidden
             hidden = Dropout(self.config.rate())(hidden, train=train)
-        begins_even = self.config.gate_start == "even"
-        logits = nn.Dense(
-            modalities,
-            kernel_init=kernel_init,
-            bias_init=nn.initializers.zeros if begins_even else self._near_anchor,
-            name="weights",
-        )(hidden)
+        first = np.zeros(modalities, np.float32)
+        if self.config.gate_start == "anchor":
+            first[self.anchor] = _ANCHOR_LOGIT
+        bias_init = nn.initializers.constant(first)
+        weigh = nn.Dense(modalities, kernel_init=kernel_init, bias_init=bias_init, name="weights")
+        logits = weigh(hidden)
         logits = jnp.where(present, logits, jnp.finfo(jnp.float32).min)  # [batch, modalities]
         return jnp.where(present, jax.nn.softmax(logits, axis=-1), 0)
-
-    def _near_anchor(self, key: jax.Array, shape: tuple[int], dtype: jnp.dtype) -> jax.Array:
-        del key
-        return ANCHOR_LOGIT * jax.nn.one_hot(self.anchor, *shape, dtype=dtype)
 
 
 def concatenate(pooled: jax.Array, present: jax.Array) -> jax.Array:

@@ -97,12 +97,12 @@ class Settings:
 
     @property
     def pools(self) -> bool:
-        """Whether audio is measured over steps of many frames."""
+        """Says whether audio is measured over steps of many frames."""
         return self.audio == "columns" and self.steps != "frame"
 
     @property
     def aligns(self) -> bool:
-        """Whether audio is measured over words, so that both share their steps."""
+        """Says whether audio is measured over words, so that both share their steps."""
         return self.pools and self.steps == "word"
 
     def recipe(self) -> dict[str, Any]:

@@ -228,10 +228,10 @@ def train_seeds(run: Run, *, others: bool = False) -> Trained:
                 must_stop = saving.after_epoch(
                     state, bool(selection.stopped.all() or done >= pause_at)
                 )
-    selection = state.selection
+    selection, finished = state.selection, bool(state.selection.stopped.all())
     # A correlation may be undefined now and then; one that always was has chosen nothing.
     undefined = np.isinf(selection.best_score) & (selection.failed_epoch == 0)
-    if selection.stopped.all() and undefined.any():
+    if finished and undefined.any():
         logger.warning(
             "%s was undefined on validation after every epoch of %d random seed(s), whose first "
             "epoch is kept: choose another train.select_by, or a validation split that has what it "
@@ -239,9 +239,9 @@ def train_seeds(run: Run, *, others: bool = False) -> Trained:
             *(run.selection, undefined.sum()),
         )
     return Trained(
-        finished=bool(state.selection.stopped.all()),
+        finished=finished,
         variables=state.best,
-        best_epoch=state.selection.best_epoch.tolist(),
+        best_epoch=selection.best_epoch.tolist(),
         failed=describe_failures(state, run.seeds, run.layout),
         predict=predict,
     )
