@@ -250,14 +250,14 @@ def of_scores(config: Any, spec: Any, devices: list[Any], program: str) -> dict[
     """Returns the figures of a batch of validation, or of one sample."""
     import jax
 
-    from msajax.inference.scoring import EVALUATION_ROWS
+    from msajax.inference.scoring import evaluation_rows
     from msajax.training import programs
     from msajax.training.run import layout_of, make_recipe
 
     recipe = make_recipe(config, spec, (1000,), frozenset(), ())
     layout = layout_of(config, devices)
     jitted = programs.jit_programs(recipe, spec, layout, ())
-    rows = EVALUATION_ROWS[-1] if program == "valid" else 1
+    rows = evaluation_rows(spec)[-1] if program == "valid" else 1
     over = () if rows % layout.data_devices else ("data",)
 
     def lies(dtype: Any, *tail: int) -> Any:

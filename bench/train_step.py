@@ -137,9 +137,9 @@ class Msajax:
         self.batches = EvaluationBatches(split, spec, self.layout)
         widths = zip(spec.modalities[1:], spec.widths[1:], strict=True)
         as_they_are = {m: (np.zeros(width), np.ones(width)) for m, width in widths}
-        preparation = Preparation(
-            spec, (), as_they_are, 10.0, "uniform", True, groups=(spec.modalities,)
-        )
+        aligned = len(set(spec.lengths)) == 1
+        groups = (spec.modalities,) if aligned else tuple((m,) for m in spec.modalities)
+        preparation = Preparation(spec, (), as_they_are, 10.0, "uniform", True, groups=groups)
         served = Config(model=config, train=TrainConfig(compile_cache="off"))
         params = jax.device_get(self.state.params)
         self.bundle = Bundle(served, preparation, list(range(seeds)), [0] * seeds, params, "")
@@ -221,6 +221,7 @@ def interleaved(systems: dict, method: str, repeats: int) -> dict[str, list[floa
             started = time.perf_counter()
             samples = getattr(system, method)()
             rates[name].append(samples / (time.perf_counter() - started))
+            print(f"{method} {name} {rates[name][-1]:.1f}", file=sys.stderr, flush=True)
     return rates
 
 
@@ -286,7 +287,8 @@ def main() -> None:
         print("PyTorch is not installed: msajax alone is measured (pip install torch).")
     print(f"jax {jax.__version__} on {jax.devices()[0].device_kind}")
     spec = SPECS.get(arguments.lengths, SPEC)
-    split = make_split(read_shares(arguments.lengths, arguments.samples or 1284), spec)
+    samples = arguments.samples or (128 if arguments.lengths == "unaligned" else 1284)
+    split = make_split(read_shares(arguments.lengths, samples), spec)
     peak = matmul_peak(20)
     for dim in map(int, arguments.dims.split(",")):
         config = ModelConfig(model_dim=dim, ff_dim=2 * dim)

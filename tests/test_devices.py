@@ -22,7 +22,7 @@ from tiny import SMALLEST, lines_of, run, tiny_config
 from msajax.config import Config, MeshConfig
 from msajax.corpus.corpus import Split
 from msajax.errors import UserError
-from msajax.inference.scoring import Scorer, make_predict
+from msajax.inference.scoring import Scorer, cut_batches, evaluation_rows, make_predict
 from msajax.models.build import build_model
 from msajax.preparation.batches import epoch_order, quarters_of
 from msajax.runtime import devices
@@ -290,6 +290,20 @@ def test_scores_of_every_quarter_are_those_of_the_uncut_sequences_in_file_order(
     one = scorer._replace(kept=[1]).score(split, "test")  # the members that count
     np.testing.assert_array_equal(one[0], scores[[1]])
     np.testing.assert_array_equal(one[1], weights[[1]])
+
+
+@pytest.mark.parametrize(("lengths", "most"), [((4, 3), 128), ((50, 50, 50), 32), ((500, 375), 8)])
+def test_batches_of_a_split_hold_each_row_once_and_fewer_of_zeros_than_of_samples(lengths, most):
+    spec = CorpusSpec("abc"[: len(lengths)], (1,) * len(lengths), lengths)
+    assert evaluation_rows(spec) == (1, most // 8, most)
+    for samples in (1, 2, 57, 200, 300):
+        masks = {m: np.ones((samples, n), bool) for m, n in zip("abc", lengths, strict=False)}
+        features = {m: x[..., None].astype(np.float32) for m, x in masks.items()}
+        split = Split(np.arange(samples).astype(str), features, masks, np.zeros((samples, 1)))
+        batches = list(cut_batches(split, spec, lambda arrays: arrays))
+        np.testing.assert_array_equal(np.concatenate([b.rows for b in batches]), range(samples))
+        computed = sum(len(b.masks["a"]) for b in batches)
+        assert samples <= computed < samples + max(samples, most // 8)
 
 
 def test_no_size_of_file_compiles_a_program_of_its_own(scored):

@@ -13,21 +13,33 @@ from msajax.config.registry import is_own
 from msajax.corpus.corpus import Split
 from msajax.corpus.on_demand import streams
 from msajax.errors import UserError
+from msajax.layers.platform import is_for_cpu
 from msajax.models.contract import Prediction, joined
 from msajax.preparation.batches import QUARTERS, cut_lengths, quarters_of
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task
 
-# Rows of an evaluation batch: as many as fit of the largest, then the smallest that holds the rest.
-# With the length quarters they make 12 programs at most, whatever the size of a file.
-EVALUATION_ROWS = (1, 16, 128)
+# Rows of the largest evaluation batch, and the steps of all its modalities that a CPU computes at a
+# time: what they leave stays in its caches.
+_MOST_ROWS, _LEAST_ROWS, _STEPS_CPU = 128, 8, 8192
 # Samples of one call in memory, up to which their number alone says which program scores them: with
 # length quarters each new call could be the first with samples of some quarter, and compile for
 # seconds what it then does in milliseconds. Of more samples the time that short ones save counts.
 ONE_PROGRAM_ROWS = 2048
 
 Place = Callable[[Any], Any]
+
+
+def evaluation_rows(spec: CorpusSpec) -> tuple[int, int, int]:
+    """Returns the rows that batches of evaluation have: 1, few, and the most.
+
+    With the length quarters they make 12 programs at most, whatever the size of a file.
+    """
+    most = _MOST_ROWS
+    while is_for_cpu() and most > _LEAST_ROWS and most * sum(spec.lengths) > _STEPS_CPU:
+        most //= 2
+    return 1, most // 8, most
 
 
 class Predict(NamedTuple):
@@ -178,8 +190,11 @@ def cut_batches(
 def _plan_batches(
     split: Split, spec: CorpusSpec, one_program: bool = False
 ) -> Iterator[_BatchPlan]:
+    one, few, most = evaluation_rows(spec)
+
     def size_of(left: int) -> int:
-        return next((n for n in EVALUATION_ROWS if n >= left), EVALUATION_ROWS[-1])
+        # Rows that fill a batch up cost as much as others.
+        return most if left > most // 2 else few
 
     samples = len(split)
     if one_program and 1 < samples <= ONE_PROGRAM_ROWS:
@@ -190,6 +205,9 @@ def _plan_batches(
     quarters = quarters_of(split, spec)
     for quarter in sorted(set(quarters.tolist())):
         (left,) = (quarters == quarter).nonzero()
+        if left.size == one:
+            yield _BatchPlan(left, one, quarter)
+            continue
         while left.size:
             size = size_of(left.size)
             rows, left = left[:size], left[size:]

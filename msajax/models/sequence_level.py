@@ -316,8 +316,9 @@ MODEL = Model(
     space={
         "model.model_dim": [64, 128],
         "model.n_layers_mod": [1, 2],
-        "model.n_layers_fuse": [1, 2],
-        "model.dropout_rate": (0.1, 0.3, "linear"),
-        "optim.learning_rate": (5e-5, 1e-3, "log"),
+        "model.n_layers_fuse": [0, 1],
+        "model.input_dropout": (0.0, 0.5, "linear"),
+        "model.gate_start": ["even", "anchor"],
+        "optim.learning_rate": (1e-4, 2e-3, "log"),
     },
 )
