@@ -3,8 +3,10 @@
     python -m msajax.main --config configs/mosi.py --config.data.path=CORPUS.npz --workdir runs/mosi
 
 CORPUS.npz is a native archive with text (N, 20, 300), and audio or video if there is any: the
-recipe reads text alone. Expected: test MAE 1.008 +- 0.017, correlation 0.620 +- 0.012 over five
-random seeds, validation MAE 0.922 +- 0.018, in a minute and a half on 2 CPU cores.
+recipe reads text alone. Expected: test MAE 0.989 +- 0.018, correlation 0.633 +- 0.009,
+validation MAE 0.916 +- 0.011 over five random seeds that no trial had, by
+--config.train.first_seed=1000, in a minute and a half on 2 CPU cores; over seeds 0 to 4, 1.008 +-
+0.017 on test and 0.922 +- 0.018 on validation.
 
 The recipe was chosen by trials on validation; the test split was not read. Two rounds of
 three random seeds a trial led to width 128, input dropout 0.3, batch 16 (their tables stand below);
