@@ -20,8 +20,8 @@ from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task
 
-# Rows of the largest evaluation batch, and the steps of all its modalities that a CPU computes at a
-# time: what they leave stays in its caches.
+# Rows of the largest evaluation batch, and about how many steps of all its modalities a CPU
+# computes at a time: what they leave stays in its caches.
 _MOST_ROWS, _LEAST_ROWS, _STEPS_CPU = 128, 8, 8192
 # Samples of one call in memory, up to which their number alone says which program scores them: with
 # length quarters each new call could be the first with samples of some quarter, and compile for
@@ -34,10 +34,11 @@ Place = Callable[[Any], Any]
 def evaluation_rows(spec: CorpusSpec) -> tuple[int, int, int]:
     """Returns the rows that batches of evaluation have: 1, few, and the most.
 
-    With the length quarters they make 12 programs at most, whatever the size of a file.
+    With the length quarters they make 12 programs at most, whatever the size of a file. Rows lie
+    over all devices, each of which has its share to compute.
     """
-    most = _MOST_ROWS
-    while is_for_cpu() and most > _LEAST_ROWS and most * sum(spec.lengths) > _STEPS_CPU:
+    most, steps = _MOST_ROWS, jax.device_count() * _STEPS_CPU
+    while is_for_cpu() and most > _LEAST_ROWS and most * sum(spec.lengths) > steps:
         most //= 2
     return 1, most // 8, most
 
@@ -193,8 +194,8 @@ def _plan_batches(
     one, few, most = evaluation_rows(spec)
 
     def size_of(left: int) -> int:
-        # Rows that fill a batch up cost as much as others.
-        return most if left > most // 2 else few
+        # Rows that fill a batch up cost a CPU as much as others.
+        return most if left > (most // 2 if is_for_cpu() else few) else few
 
     samples = len(split)
     if one_program and 1 < samples <= ONE_PROGRAM_ROWS:

@@ -131,7 +131,8 @@ class Model:
             `{modality}` stands for it; "" for a model that has none inside.
         pooler: path of the module that begins as the text encoder's pooler; "" for none.
         space: what a sweep tries of the model's own settings and of training, by key: a list of
-            values, or (low, high, "log" or "linear").
+            values, or (low, high, "log" or "linear"); or a function (configuration) -> such a
+            dict.
     """
 
     module: type[nn.Module]
@@ -145,7 +146,9 @@ class Model:
     stages: Sequence[Stage] | Callable[[ModelConfig], Sequence[Stage]] = ()
     encoder: str = ""
     pooler: str = ""
-    space: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    space: Mapping[str, Any] | Callable[[ModelConfig], Mapping[str, Any]] = dataclasses.field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         """Refuses what is of another kind than it must be, naming the line that declares it."""
@@ -161,7 +164,7 @@ class Model:
                 raise UserError(f"{here}: {what} = {path!r} must be a path, as text.")
         if not isinstance(self.bound, Mapping):
             raise UserError(f"{here}: bound = {self.bound!r} must be a dict, by pattern of paths.")
-        if not isinstance(self.space, Mapping):
+        if not (isinstance(self.space, Mapping) or callable(self.space)):
             raise UserError(f"{here}: space = {self.space!r} must be a dict, by key of a setting.")
         memory = self.memory
         if memory is not None and not callable(memory):
@@ -186,8 +189,8 @@ class Model:
             raise UserError(f"{here}: mutable names {min(taken)!r}, which is msajax's own.")
 
     def with_settings(self, config: ModelConfig) -> "Model":
-        """Returns the same with the memory and the stages that a configuration makes."""
-        made = {what: getattr(self, what) for what in ("memory", "stages")}
+        """Returns the same with the memory, stages and space that a configuration makes."""
+        made = {what: getattr(self, what) for what in ("memory", "stages", "space")}
         made = {what: make(config) for what, make in made.items() if callable(make)}
         return dataclasses.replace(self, **made) if made else self
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -301,6 +302,19 @@ def guided_terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
     }
 
 
+def space_of(config: ModelConfig) -> dict[str, Any]:
+    """Returns what a sweep tries: where the gate begins only of a head that has one."""
+    gate = {"model.gate_start": ["even", "anchor"]} if config.head == "weighted_sum" else {}
+    return {
+        "model.model_dim": [64, 128],
+        "model.n_layers_mod": [1, 2],
+        "model.n_layers_fuse": [0, 1],
+        "model.input_dropout": (0.0, 0.5, "linear"),
+        **gate,
+        "optim.learning_rate": (1e-4, 2e-3, "log"),
+    }
+
+
 MODEL = Model(
     module=SequenceLevelModel,
     output_bias="regression/bias",
@@ -313,12 +327,5 @@ MODEL = Model(
     terms=guided_terms,
     check=check_family,
     encoder=ENCODER,
-    space={
-        "model.model_dim": [64, 128],
-        "model.n_layers_mod": [1, 2],
-        "model.n_layers_fuse": [0, 1],
-        "model.input_dropout": (0.0, 0.5, "linear"),
-        "model.gate_start": ["even", "anchor"],
-        "optim.learning_rate": (1e-4, 2e-3, "log"),
-    },
+    space=space_of,
 )
