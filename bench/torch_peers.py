@@ -514,7 +514,9 @@ class Dlf(Peer):
         x = projected(self.projections, self.own, features, self.training)
         private = {m: self.private[m](x[m]) for m in self.names}
         shared = {m: self.shared(x[m]) for m in self.names}
-        rebuilt = {m: self.decoder[m](torch.cat([private[m], shared[m]], 2)) for m in self.names}
+        rebuilt = {
+            m: self.decoder[m](torch.cat([private[m], shared[m]], 2)) for m in self.names
+        }
         found = {"x": x, "private": private, "shared": shared, "rebuilt": rebuilt}
         found["again"] = {m: self.private[m](rebuilt[m]) for m in self.names}
         vectors = [self.vector[m](shared[m].flatten(1)) for m in self.names]
@@ -522,10 +524,8 @@ class Dlf(Peer):
         scores = {"shared": self.head["shared"](self.refine["shared"](common))}
         parts = []
         for m in self.names:
-            read = (
-                self.text(private["text"])
-                if m == "text"
-                else self.memory[m](self.between[m](private["text"], private[m]))
+            read = self.text(private["text"]) if m == "text" else self.memory[m](
+                self.between[m](private["text"], private[m])
             )
             last = self.refine[m](read[:, -1])
             scores[m] = self.head[m](last)
