@@ -9,9 +9,9 @@ matrix-product FLOPs, the share of the machine's own matrix-product peak, what t
 goes into, compile seconds cold and cached, peak memory. On a GPU it prints the tables of
 accelerator.py. All compute the same: scores are compared before anything is timed. AdamW, clip 1,
 dropout 0.1, batch 32. Sequence lengths are those of the text of a corpus, or uniform in 1 … 20;
-of aligned50 and unaligned (128 samples, unless told) they are as in CMU-MOSEI, 50 steps at most, or
-50 of text, 500 of audio and 375 of video. PyTorch takes whole batches of the longest, as its users'
-programs do; msajax cuts them to their length quarter.
+of aligned50, or unaligned (128 samples of these, unless told), they are as in CMU-MOSEI, 50 steps
+at most, or 50 of text, 500 of audio and 375 of video. PyTorch takes whole batches of the longest,
+as its users' programs do; msajax cuts them to their length quarter.
 """
 
 import argparse
