@@ -37,9 +37,11 @@ def evaluation_rows(spec: CorpusSpec) -> tuple[int, int, int]:
     With the length quarters they make 12 programs at most, whatever the size of a file. Rows lie
     over all devices, each of which has its share to compute.
     """
-    most, steps = _MOST_ROWS, jax.device_count() * _STEPS_CPU
-    while is_for_cpu() and most > _LEAST_ROWS and most * sum(spec.lengths) > steps:
-        most //= 2
+    most = _MOST_ROWS
+    if is_for_cpu():
+        steps = sum(spec.lengths) / jax.device_count()
+        while most > _LEAST_ROWS and most * steps > _STEPS_CPU:
+            most //= 2
     return 1, most // 8, most
 
 
@@ -192,10 +194,11 @@ def _plan_batches(
     split: Split, spec: CorpusSpec, one_program: bool = False
 ) -> Iterator[_BatchPlan]:
     one, few, most = evaluation_rows(spec)
+    # Rows that fill a batch up cost a CPU as much as others.
+    many = most // 2 if is_for_cpu() else few
 
     def size_of(left: int) -> int:
-        # Rows that fill a batch up cost a CPU as much as others.
-        return most if left > (most // 2 if is_for_cpu() else few) else few
+        return most if left > many else few
 
     samples = len(split)
     if one_program and 1 < samples <= ONE_PROGRAM_ROWS:
@@ -206,11 +209,9 @@ def _plan_batches(
     quarters = quarters_of(split, spec)
     for quarter in sorted(set(quarters.tolist())):
         (left,) = (quarters == quarter).nonzero()
-        if left.size == one:
-            yield _BatchPlan(left, one, quarter)
-            continue
+        is_alone = left.size == 1
         while left.size:
-            size = size_of(left.size)
+            size = one if is_alone else size_of(left.size)
             rows, left = left[:size], left[size:]
             yield _BatchPlan(rows, size, quarter)
 
