@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tiny import run, tiny_config
 
-from msajax.training import packing, programs
+from msajax.training import packing
 from msajax.training.groups import ParameterSettings
 
 OTHER = ParameterSettings(1.0, 0.0, 0, group=2)
@@ -22,6 +22,15 @@ def state_of(rng, axes=()):
         return jax.tree.map(one, shapes, is_leaf=lambda x: isinstance(x, tuple))
 
     return {"step": np.zeros(axes), "params": draw(), "opt_state": ({"mean": draw()}, {})}
+
+
+def test_a_large_array_lies_alone():
+    most = packing.LARGEST
+    sizes = {"a": {"kernel": most, "bias": 3}, "b": 1, "c": {"kernel": most + 1}}
+    params = jax.tree.map(np.zeros, sizes)
+    settings = SETTINGS | {"c/kernel": SETTINGS["a/kernel"]}
+    packed = packing.make_packing(params, settings, True).pack(params)
+    assert sorted(x.size for x in packed.values()) == [4, most, most + 1]
 
 
 @pytest.mark.parametrize("axes", [(), (5,)])
@@ -47,7 +56,7 @@ def test_a_run_whose_parameters_move_together_is_that_of_each_apart(tmp_path, mo
         optim__weight_decay=0.1, optim__clip_norm=0.5,
     )  # fmt: skip
     together = run(config, tmp_path / "together").variables
-    monkeypatch.setattr(programs, "MOST", 0)
+    monkeypatch.setattr(packing, "LARGEST", 0)
     apart = run(config, tmp_path / "apart").variables
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6), together, apart

@@ -1,7 +1,7 @@
-"""Lays what a step changes out as few vectors: a program of hundreds of small arrays is slow.
+"""Lays the small arrays that a step changes out as few vectors.
 
-Of a small model, most kernels of a training step would move single biases. They would take most of
-the time that compiling takes, and on an accelerator most of a step's.
+Most kernels of a training step would move single biases, for every seed anew, and compiling them
+takes longer. Large arrays stay apart: to take them out of a vector is to copy them at every step.
 """
 
 import math
@@ -14,7 +14,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from msajax.training.groups import ParameterSettings
 
-MOST = 2**22  # parameters; of more, arrays are large anyway, and another copy of them costs memory
+LARGEST = 2**12  # numbers of an array that lies beside others
 
 
 class Packing(NamedTuple):
@@ -61,7 +61,7 @@ def make_packing(tree: Any, settings: Mapping[str, ParameterSettings], joins: bo
 
     Args:
         tree: arrays or their shapes: parameters, others like them, or a whole state.
-        joins: arrays lie side by side at all.
+        joins: small arrays lie side by side at all.
     """
     paths, keys, shapes = [], [], []
     found, structure = tree_flatten_with_path(tree)
@@ -72,7 +72,7 @@ def make_packing(tree: Any, settings: Mapping[str, ParameterSettings], joins: bo
         path = None if first is None else "/".join(names[first:])
         paths.append(path)
         key = f"{number}"  # alone
-        if joins and path is not None:
+        if joins and path is not None and math.prod(x.shape) <= LARGEST:
             group = f"{'frozen ' * settings[path].frozen}group {settings[path].group}"
             key = "/".join([*names[:first], group])
         keys.append(key)

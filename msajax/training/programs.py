@@ -19,10 +19,12 @@ from msajax.preparation.batches import Batch, cut_lengths, row_numbers
 from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
-from msajax.training.packing import MOST, make_packing
+from msajax.training.packing import make_packing
 from msajax.training.rates import Rates
 from msajax.training.state import StepMetrics, TrainState
 from msajax.training.step import MOST_KEPT, Recipe, begin, train_step
+
+_LARGEST_JOINED = 2**22  # parameters, whose gradients are copied to sum their squares at once
 
 
 @flax.struct.dataclass
@@ -133,12 +135,13 @@ def jit_programs(recipe: Recipe, spec: CorpusSpec, layout: Layout, memory: tuple
 
     one_each = jax.eval_shape(init, *shapes_of(layout.seed_devices))
 
-    # On CPUs parameters of a small model, and what is kept of them, are few vectors inside the
-    # program. Accelerators would copy them; on GPUs, where every sum is a kernel, the norm of a
-    # gradient is that of one vector. Parameters that lie over `model` stay as they are.
-    is_small = sum(x.size for x in jax.tree.leaves(one_each.params)) <= MOST * layout.seed_devices
-    may_join = is_small and layout.mesh.shape["model"] == 1
-    joins, joins_norm = (may_join and platform() == one for one in ("cpu", "gpu"))
+    # On CPUs small parameters, and what is kept of them, are few vectors inside the program.
+    # Accelerators would copy them; on GPUs, where every sum is a kernel, the norm of a small
+    # model's gradient is that of one vector. Parameters that lie over `model` stay as they are.
+    may_join = layout.mesh.shape["model"] == 1
+    size = sum(x.size for x in jax.tree.leaves(one_each.params)) / layout.seed_devices
+    joins = may_join and platform() == "cpu"
+    joins_norm = may_join and platform() == "gpu" and size <= _LARGEST_JOINED
     optimizer = dataclasses.replace(recipe.optimizer, joins=joins, joins_norm=joins_norm)
     of_one = jax.tree.map(lambda x: x.update(shape=x.shape[1:]), one_each)
     packing = make_packing(of_one, optimizer.settings, joins)
