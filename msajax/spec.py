@@ -72,16 +72,17 @@ class CorpusSpec:
 
     def encoder(self, modality: str) -> AnyArchitecture | None:
         """Returns the pretrained encoder that reads a modality; None if none does."""
-        known = self.encoders and modality in self.modalities
-        return self.encoders[self.modalities.index(modality)] if known else None
+        if not self.encoders or modality not in self.modalities:
+            return None
+        return self.encoders[self.modalities.index(modality)]
 
     def is_pieces(self, modality: str) -> bool:
         """Says whether a modality is the pieces that a pretrained encoder reads, `[N, P, 3]`."""
-        return getattr(self.encoder(modality), "reads", "") == "pieces"
+        return bool(self.encoders) and getattr(self.encoder(modality), "reads", "") == "pieces"
 
     def is_sound(self, modality: str) -> bool:
         """Says whether a modality is the samples that a pretrained encoder reads."""
-        return getattr(self.encoder(modality), "reads", "") == "waveform"
+        return bool(self.encoders) and getattr(self.encoder(modality), "reads", "") == "waveform"
 
     def stored_width(self, modality: str) -> int:
         """Returns the numbers of a step as files hold it: those of `width`, but 1 of sound."""

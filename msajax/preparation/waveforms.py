@@ -80,8 +80,10 @@ def read_waveforms(
     Raises:
         UserError: for what is no waveform, and for one with a sample that is not finite.
     """
-    features, masks, counts = dict(split.features), dict(split.masks), {}
     here = [m for m in architectures if m in split.features]
+    if not here:
+        return split, {}
+    features, masks, counts = dict(split.features), dict(split.masks), {}
     for m in here:
         require_waveform(split.where, m, split.features[m].shape)
         x, given = split.features[m], split.masks.get(m)
