@@ -277,6 +277,7 @@ def _gelu_forward(x):
 
 
 def _gelu_backward(x, gradient):
+    x = materialised(x)  # else XLA keeps the forward pass's erf, as large as x, for this one
     density = jnp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
     return (gradient * (_normal_distribution(x) + x * density),)
 

@@ -3,12 +3,14 @@
 import atexit
 import concurrent.futures
 import contextlib
+import ctypes
 import functools
 import logging
 import os
 import pathlib
 import queue
 import stat
+import sys
 import threading
 import zlib
 from collections.abc import Callable, Hashable
@@ -105,9 +107,21 @@ class Compilers(contextlib.AbstractContextManager):
                 lowered = _try(future, lower) if begins else None
             if lowered is not None:
                 compiled = _try(future, lowered.compile)
+                return_memory()
                 if compiled is not None:
                     future.set_result(compiled)
             _at_work.discard(threading.current_thread())
+
+
+def return_memory() -> None:
+    """Returns memory that nothing holds any more to the system, where glibc would keep it.
+
+    A program of long sequences takes as much to compile as it takes to run, and both stayed.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none, and keeps little
+        if trim is not None:
+            trim(0)
 
 
 def is_compiling() -> bool:
