@@ -268,6 +268,8 @@ def test_predict_embeds_with_the_same_folder_alone(corpus, folder, tmp_path, cap
     config = config_of(output, "", model__max_len=0)
     run.train(config, str(tmp_path / "run"))
     bundle = str(tmp_path / "run" / "bundle")
+    with pytest.raises(UserError, match="name its folder with --config.model.text_encoder"):
+        predict_corpus(bundle, corpus, csv, "test")
     predict_corpus(bundle, corpus, csv, "test", text_encoder=folder)
     assert "lacks modality" not in caplog.text
     columns = [
