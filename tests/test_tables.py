@@ -212,7 +212,7 @@ def test_a_task_says_what_its_metrics_and_its_floors_mean():
     test, floors = {"accuracy": values(0.6)}, {"majority": {"accuracy": 0.7}}
     words = {
         "classification": ("always the most frequent class", "whose most probable class is"),
-        "multi_label": ("(c) always what more of the samples measured", "to have a label"),
+        "multi_label": ("(c) of each label always the more frequent answer", "to have a label"),
     }
     for kind, (answer, meaning) in words.items():
         said = " ".join(printed(results_of(test, floors) | {"task": kind}).split())

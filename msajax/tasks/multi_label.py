@@ -122,7 +122,7 @@ class MultiLabel(Task):
         "majority": Floor(
             "c",
             "more frequent answer",
-            "always what more of the samples measured do with a label, have it or not",
+            "of each label always the more frequent answer of the samples measured",
         ),
     }
     losses = {"cross_entropy": _binary_cross_entropy}
