@@ -16,6 +16,7 @@ from tiny import lines_of, tiny_config
 from tiny_text import PIECES, WORDPIECE
 
 from msajax.cli.corpora import convert, embed
+from msajax.cli.explain import explain_corpus
 from msajax.cli.inspect import inspect_model
 from msajax.cli.predict import predict as predict_corpus
 from msajax.cli.robustness import measure_robustness
@@ -277,6 +278,9 @@ def test_predict_embeds_with_the_same_folder_alone(corpus, folder, tmp_path, cap
         for text in (pathlib.Path(csv).read_text(), scores_in(tmp_path / "run"))
     ]
     assert columns[0] == columns[1]
+    page, encoders = str(tmp_path / "why.html"), {"text": folder}
+    found = explain_corpus(bundle, corpus, page, "test", samples=1, encoders=encoders)
+    assert found["samples"][0]["words"][0] == "[CLS]"
     loaded = load(bundle)
     with pytest.raises(UserError, match="name its folder with --config.model.text_encoder"):
         loaded.predict(raw_text=["a good film"])
