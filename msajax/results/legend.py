@@ -1,4 +1,4 @@
-"""Puts metrics, floors and calibrations into words and units, which people read with numbers."""
+"""Puts metrics and calibrations into words and units, which people read with numbers."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
