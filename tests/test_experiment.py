@@ -378,8 +378,8 @@ def test_results_have_the_documented_keys(run):
     results = strict((run.folder / "results.json").read_text())
     assert results == run.results
     assert list(results) == [
-        *("model", "corpus", "seeds", "epochs", "selection", "best_epoch", "failed", "valid"),
-        *("test", "test_ensemble", "floors", "calibration", "timing"),
+        *("task", "model", "corpus", "seeds", "epochs", "selection", "best_epoch", "failed"),
+        *("valid", "test", "test_ensemble", "floors", "calibration", "timing"),
     ]
     assert results["selection"] == "mae"
     assert results["model"].keys() == {"name", "parameters"}
@@ -563,7 +563,7 @@ def test_only_corpus_inference_and_measuring_can_name_the_test_split():
 def test_evaluating_a_run_reproduces_its_results(split, run):
     report = evaluate_run(str(run.folder), split)
     assert report.keys() == {
-        *("input", "split", "samples", "metrics", "ensemble", "largest_difference"),
+        *("input", "split", "task", "samples", "metrics", "ensemble", "largest_difference"),
         *(["calibration"] if split == "test" else []),
     }
     assert (report["split"], report["samples"]) == (split, 20)

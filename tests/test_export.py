@@ -16,7 +16,7 @@ from tiny import tiny_config
 
 from msajax.cli.export import export
 from msajax.config import Config, DataConfig, ModelConfig
-from msajax.corpus.corpus import Split
+from msajax.corpus.corpus import Embedding, Split
 from msajax.corpus.in_memory import corpus_of
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle, save_bundle
@@ -29,6 +29,7 @@ from msajax.preparation.fit import fit
 from msajax.preparation.pieces import read_pieces
 
 N, T, WIDTHS = 7, {"text": 5, "audio": 3}, {"text": 6, "audio": 4}
+HEARD = Embedding("5a52f0", "wavlm", 4, modality="audio")
 # Runs a file where msajax and what it is made of cannot be imported.
 ALONE = """
 import runpy, sys
@@ -90,6 +91,8 @@ def exported(tmp_path_factory):
     """Returns a bundle of three seeds, clipped at one deviation, and the folder of its export."""
     folder = tmp_path_factory.mktemp("export")
     bundle = of_features(3, data__clip=1.0)
+    made = dataclasses.replace(bundle.preparation, embeddings=(HEARD,))
+    bundle = dataclasses.replace(bundle, preparation=made)
     save_bundle(folder / "bundle", bundle)
     export(str(folder / "bundle"), str(folder / "exported"))
     return bundle, folder / "exported"
@@ -152,6 +155,7 @@ def test_the_manifest_says_what_is_needed_to_call_it(exported):
         ("seeds", [3, "batch", 1]),
         ("weights", ["batch", 2]),
     ]
+    assert manifest["embeddings"] == [dataclasses.asdict(HEARD)]
     assert manifest["modalities"] == ["text", "audio"] and manifest["model"]["seeds"] == [0, 1, 2]
     assert manifest["preparation"]["clip"] == 1 and manifest["corpus_digest"] == "digest"
     names = {path.name for path in folder.iterdir()}

@@ -398,6 +398,7 @@ DECLARED_WRONG = {
     "values in place of a function": (lambda: wrong(initial={"bias": 0}), "initial is a dict"),
     "a bias that is no path": (lambda: wrong(output_bias=("out", "bias")), "a path, as text"),
     "bound as a list": (lambda: wrong(bound=["labels"]), "bound = .* must be a dict"),
+    "space as a list": (lambda: wrong(space=["lr"]), "a dict, by key of .*, or a function of"),
     "a memory that is none": (lambda: wrong(memory={}), "must be a msajax.Memory"),
     "a lone stage": (lambda: wrong(stages=msajax.Stage()), "must be a tuple of msajax.Stage"),
     "names that are none": (lambda: wrong(mutable=(3,)), "must be a tuple of names"),

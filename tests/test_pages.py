@@ -14,7 +14,7 @@ from survivors import python
 from msajax.config import known_keys
 from msajax.corpus.formats import FORMATS
 from msajax.metrics.table import TABLE, reported_by
-from msajax.results.legend import FLOORS
+from msajax.tasks import Task
 from msajax.tasks.conventions import CONVENTIONS
 
 README = PAGES["README.md"]
@@ -154,7 +154,7 @@ def test_every_metric_floor_format_and_experiment_has_its_row():
 
     of_samples = {m for what in ("classes", "labels", "tokens") for m in reported_by(what)}
     listed = [*(TABLE.keys() - of_samples), *CONVENTIONS]
-    listed += [f"({floor.mark})" for floor in FLOORS.values()]
+    listed += [f"({floor.mark})" for floor in Task.floor_words.values()]
     assert set(listed) <= first_cells("docs/metrics.md")
     assert of_samples <= set(spans("docs/metrics.md"))
     assert set(FORMATS) <= first_cells("docs/files.md")

@@ -28,6 +28,7 @@ from msajax.corpus.corpus import ClosedCorpus, Corpus
 from msajax.errors import UserError
 from msajax.models.build import declared
 from msajax.studies.sweep import sweep as sweeps
+from msajax.studies.sweep.files import experiment_text
 from msajax.studies.sweep.space import load_space, plan, with_settings
 from msajax.studies.sweep.verdicts import (
     SelectionMetric,
@@ -401,6 +402,15 @@ def test_the_same_call_reads_what_has_ended_and_another_sweep_is_refused(swept, 
         msajax.sweep(BASE, TRIALS, "gs://bucket/sweep")
     after = {p: p.stat().st_mtime_ns for p in folder.glob("*.*")}
     assert {p.name for p in after if after[p] != before.get(p)} <= {"sweep.json", "trials.csv"}
+
+
+def test_an_experiment_on_file_finds_its_encoders_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wavlm").mkdir()
+    model = Config().model.with_encoders({"text": "org/bert", "audio": "wavlm"})
+    (tmp_path / "of.py").write_text(experiment_text(Config(model=model), "Of two encoders."))
+    found = runpy.run_path(str(tmp_path / "of.py"))["get_config"]().model
+    assert found.text_encoder == "org/bert" and found.encoders == (f"audio={tmp_path}/wavlm",)
 
 
 def test_a_sweep_may_get_more_trials_until_its_winner_is_chosen(tmp_path):

@@ -13,7 +13,7 @@ from msajax.results import legend
 from msajax.results.findings import noise_of_seeds
 from msajax.results.tables import against_floors, print_results, print_summary
 from msajax.studies.sweep.sweep import print_sweep
-from msajax.tasks import make_task
+from msajax.tasks import TASKS, make_task
 
 POM = (  # as long as names get
     *("confident", "passionate", "dominant", "credible", "entertaining", "reserved", "trusting"),
@@ -200,10 +200,28 @@ def test_a_summary_has_the_same_units_and_its_legend():
 
 def test_every_metric_and_every_floor_is_explained():
     for name in TABLE:
-        assert name in [n for names, _ in legend.metric_lines([name]) for n in names.split(", ")]
+        (line,) = legend.metric_lines([name], TASKS["regression"])
+        assert name == line[0] and line[1]
     for name in POM:
         assert (base_of(f"mae_{name}"), base_of(f"corr_{name}")) == ("mae", "corr")
         assert base_of(f"pom_acc_{name}") == "pom_acc"
+
+
+def test_a_task_says_what_its_metrics_and_its_floors_mean():
+    """One metric alone does not tell the task; results of older versions have all of them."""
+    test, floors = {"accuracy": values(0.6)}, {"majority": {"accuracy": 0.7}}
+    words = {
+        "classification": ("always the most frequent class", "whose most probable class is"),
+        "multi_label": ("(c) of each label always the more frequent answer", "to have a label"),
+    }
+    for kind, (answer, meaning) in words.items():
+        said = " ".join(printed(results_of(test, floors) | {"task": kind}).split())
+        assert answer in said and meaning in said
+    labels = np.array([[0.0, 1.0], [4.0, 0.0]])
+    for kind, task in TASKS.items():
+        for names in (("a", "b"), ("a", "b", "c")):
+            reported = make_task(kind, names, labels).reported
+            assert legend.task_of({}, reported) is task
 
 
 def test_losses_fall_and_all_other_metrics_rise_whatever_they_are_reported_of():

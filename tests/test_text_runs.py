@@ -16,6 +16,7 @@ from tiny import lines_of, tiny_config
 from tiny_text import PIECES, WORDPIECE
 
 from msajax.cli.corpora import convert, embed
+from msajax.cli.explain import explain_corpus
 from msajax.cli.inspect import inspect_model
 from msajax.cli.predict import predict as predict_corpus
 from msajax.cli.robustness import measure_robustness
@@ -268,6 +269,8 @@ def test_predict_embeds_with_the_same_folder_alone(corpus, folder, tmp_path, cap
     config = config_of(output, "", model__max_len=0)
     run.train(config, str(tmp_path / "run"))
     bundle = str(tmp_path / "run" / "bundle")
+    with pytest.raises(UserError, match="name its folder with --config.model.text_encoder"):
+        predict_corpus(bundle, corpus, csv, "test")
     predict_corpus(bundle, corpus, csv, "test", text_encoder=folder)
     assert "lacks modality" not in caplog.text
     columns = [
@@ -275,6 +278,9 @@ def test_predict_embeds_with_the_same_folder_alone(corpus, folder, tmp_path, cap
         for text in (pathlib.Path(csv).read_text(), scores_in(tmp_path / "run"))
     ]
     assert columns[0] == columns[1]
+    page, encoders = str(tmp_path / "why.html"), {"text": folder}
+    found = explain_corpus(bundle, corpus, page, "test", samples=1, encoders=encoders)
+    assert found["samples"][0]["words"][0] == "[CLS]"
     loaded = load(bundle)
     with pytest.raises(UserError, match="name its folder with --config.model.text_encoder"):
         loaded.predict(raw_text=["a good film"])

@@ -119,6 +119,7 @@ def evaluate_predictions(path: str, convention: str = "") -> dict[str, Any]:
 
 def _measure(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
     return {
+        "task": task.kind,
         "samples": len(labels),
         "metrics": measure.summarize_with_intervals(scores, labels, task),
         "ensemble": task.compute(scores.mean(axis=0), labels),

@@ -5,7 +5,8 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -32,13 +33,15 @@ _LOG_SECONDS = 30.0
 def run(options: Options, console: Console) -> int:
     """Explains, writes the page and its numbers, and prints a summary; returns the exit code."""
     split, samples = options["split"] or "test", options["samples"] or _USUAL
-    target = options["target"] or ""
+    target, model = options["target"] or "", options.config.model
     if split == "all":
         raise UserError("--mode=explain takes one split: train, valid or test.")
     if samples > _MOST:
         raise UserError(f"--samples={samples}: a page holds at most {_MOST}.")
     if options["workdir"]:
-        if given := [name for name in ("bundle", "input", "output") if options[name]]:
+        given = [name for name in ("bundle", "input", "output") if options[name]]
+        named = {"text_encoder": model.text_encoder, "encoders": model.encoders}
+        if given := [*given, *(f"config.model.{key}" for key, folder in named.items() if folder)]:
             raise UserError(
                 f"--mode=explain needs --workdir or --bundle with --input, not both: leave out "
                 f"--{given[0]}."
@@ -49,7 +52,7 @@ def run(options: Options, console: Console) -> int:
         if not any(options[name] for name in ("bundle", "input", "output")):
             raise UserError("--mode=explain needs --workdir=RUN, or --bundle with --input.")
         bundle, corpus, where = options.required("bundle", "input", "output")
-        found = explain_corpus(bundle, corpus, where, split, samples, target)
+        found = explain_corpus(bundle, corpus, where, split, samples, target, model.encoder_folders)
     from msajax.report.explanation.explain import print_explanation
 
     print_explanation(found, console)
@@ -86,12 +89,18 @@ def explain_run(
 
 
 def explain_corpus(
-    bundle: str, corpus: str, output: str, split: str, samples: int = _USUAL, target: str = ""
+    bundle: str,
+    corpus: str,
+    output: str,
+    split: str,
+    samples: int = _USUAL,
+    target: str = "",
+    encoders: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Explains samples of any corpus that fits a bundle; labels are not needed.
 
     `output` is the page, a new name that ends in .html; the numbers, which are returned, go beside
-    it, to .json. `target` is as in `explain_run`.
+    it, to .json. `target` is as in `explain_run`, `encoders` as in `Bundle.with_data`.
 
     Raises:
         UserError: if the bundle, the corpus or the output is not usable.
@@ -113,7 +122,7 @@ def explain_corpus(
         from msajax.inference.predict import read_split, with_same_features
         from msajax.report.explanation.explain import explain, output_of
 
-        loaded = load_bundle(folder)
+        loaded = load_bundle(folder).with_data(encoders=encoders)
     number = output_of(loaded.preparation.spec, target)
     opened = with_same_features(loaded, opened)
     _, prepared = read_split(loaded, opened, split)

@@ -20,6 +20,7 @@ from msajax.preparation import inspection
 from msajax.preparation.lost import describe_reading
 from msajax.results import legend
 from msajax.runtime.targets import Target, parse_target
+from msajax.tasks import Task
 
 _ROWS = {
     "dtype": "stored as",
@@ -97,7 +98,7 @@ def print_corpus(report: dict[str, Any], console: Console) -> None:
                 cells[name][f"rounds to {b}"] = str((facts["histogram"] or {}).get(str(b), 0))
             for floor, values in (facts["floors"] or {}).items():
                 for metric, value in values.items():
-                    row = f"floor of {metric}: {legend.FLOORS[floor].name}"
+                    row = f"floor of {metric}: {Task.floor_words[floor].name}"
                     cells[name][row] = "" if value is None else legend.show(metric, value)
         _print_table(f"label: {label}", cells, console)
     # The terms that the tables of labels show.
@@ -106,7 +107,8 @@ def print_corpus(report: dict[str, Any], console: Console) -> None:
         say("labels are rounded to whole numbers, halves to the even one")
     floors = [facts["floors"] or {} for facts in facts_of_labels]
     shown = {name for found in floors for name, values in found.items() if values}
-    if meanings := [f"{f.name}: {f.meaning}" for key, f in legend.FLOORS.items() if key in shown]:
+    words = Task.floor_words.items()
+    if meanings := [f"{f.name}: {f.meaning}" for key, f in words if key in shown]:
         say(f"floors, reached without a model: {'; '.join(meanings)}")
     for note in report["notes"]:
         say(f"\nnote: {note}")

@@ -140,9 +140,10 @@ continues each line of a text by a decoder (model.name = next_token); 0 is greed
         """\
 --workdir W [--split=test] | --bundle DIR --input CORPUS --split=S --output FILE.html
 [--samples=20] [--target=NAME, the output or class that is explained]
+[--config.model.text_encoder=FOLDER or --config.model.encoders=audio=FOLDER, as in predict]
 [--models=FILE.py, for a model of your own]""",
         ("workdir", "bundle", "input", "output", "split", "samples", "target", "models"),
-        (),
+        ("model.text_encoder", "model.encoders"),
     ),
     "inspect": Mode(
         """\

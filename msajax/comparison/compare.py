@@ -40,9 +40,9 @@ def compare(
         convention: names of `conventions.CONVENTIONS`; "" for the metrics that suit the labels.
 
     Returns:
-        `{"runs": [names], "split", "metric", "samples", "unit", "groups", "notes", "pairs"}`.
-        A pair is `{"first", "second", "seeds": [S, R], "metrics": {name: values}}`, with the values
-        of `compare_pairs`.
+        `{"runs": [names], "split", "task", "metric", "samples", "unit", "groups", "notes",
+        "pairs"}`. A pair is `{"first", "second", "seeds": [S, R], "metrics": {name: values}}`, with
+        the values of `compare_pairs`.
 
     Raises:
         UserError: if fewer than two runs are named, or they are not of the same samples.
@@ -59,6 +59,7 @@ def compare(
     return {
         "runs": list(runs),
         "split": split,
+        "task": opened.task.kind,
         "metric": opened.headline,
         "samples": len(opened.samples.labels),
         "unit": opened.unit,
@@ -168,7 +169,7 @@ def tabulate(
         metrics: names of those that are shown, in their order; () for all.
 
     Returns:
-        `{"split", "samples", "unit", "groups", "comparisons", "metrics": [names], "rows",
+        `{"split", "task", "samples", "unit", "groups", "comparisons", "metrics": [names], "rows",
         "notes"}`, with the largest number of comparisons that a p is adjusted for. A row is
         `{"run", "path", "seeds", "metrics": {name: values}}`: the path as given, and its last parts
         that tell it from the others; the number of random seeds; and of each metric `mean` and `sd`
@@ -222,6 +223,7 @@ def tabulate(
     names = short_names(runs)
     content = {
         "split": split,
+        "task": opened.task.kind,
         "samples": len(opened.samples.labels),
         "unit": opened.unit,
         "groups": opened.groups,

@@ -109,7 +109,8 @@ def comparison_legend(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if len(report["pairs"]) > 1:
         terms.append(("p Holm", "p, adjusted for the number of comparisons of a metric"))
     better = "noise: p is above 0.05, or an interval (over samples, videos or random seeds) holds 0"
-    return [*terms, ("better", better), *legend.metric_lines(metrics)]
+    task = legend.task_of(report, metrics)
+    return [*terms, ("better", better), *legend.metric_lines(metrics, task)]
 
 
 def p_value(value: float) -> str:
@@ -193,7 +194,7 @@ def print_run_table(content: Mapping[str, Any], console: Console) -> None:
     terms += [("*", "the best, told apart from all others")] if BEST in marks else []
     terms += [("†", "the best, and what is not told apart from it")] if ALIKE in marks else []
     terms += [("told apart", _how(content))] if marks else []
-    terms += legend.metric_lines(metrics)
+    terms += legend.metric_lines(metrics, legend.task_of(content, metrics))
     if any(math.isnan(of["mean"]) for row in content["rows"] for of in row["metrics"].values()):
         terms.append(("-", "undefined"))
     console.print(terms_grid(terms))

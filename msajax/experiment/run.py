@@ -229,6 +229,7 @@ def _write_results(run: Run, trained: Trained, bundle: Bundle, measured: dict[st
         for line in run.folder.read_metrics()
     }
     results = {
+        "task": run.task.kind,
         "model": {"name": run.config.model.name, "parameters": bundle.parameters},
         "corpus": run.corpus.summary() | {"modalities": run.spec.modalities},
         "seeds": bundle.seeds,

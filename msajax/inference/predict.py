@@ -43,19 +43,15 @@ def predict_corpus(
     # Whether there are transcripts or words of which the model's text is made; else what would
     # read the transcripts.
     headers = [corpus.headers[name] for name in names]
-    readers = (preparation.words, preparation.text_from, bundle.config.data.glove_path)
-    embeds = "text" in bundle.embedders
+    readers = (preparation.words, preparation.text_from, preparation.embedding("text"))
     has_text = any(header.has_raw_text or header.words for header in headers)
-    makes_text = has_text and (any(readers) or embeds)
+    makes_text = has_text and any((*readers, bundle.config.data.glove_path))
     count = sum(header.transcripts for header in headers)
     is_embedded = corpus.source.embedding("text") is not None
     unread = ""
     if count and not (makes_text or is_embedded or corpus.path == SYNTHETIC):
         if "text" not in spec.modalities:
             how = "the model reads no text"
-        elif preparation.embedding("text") is not None:
-            key = "--config.model.text_encoder=FOLDER"
-            how = f"{key} reads them, with the encoder of the model's text"
         else:
             key = "--config.data.glove_path=FILE"
             how = f"{key} reads them if the model's text are vectors of words"

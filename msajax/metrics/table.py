@@ -73,9 +73,19 @@ _share = partial(Row, unit="%")
 
 TABLE: Mapping[str, Row] = MappingProxyType(
     {
-        "mae": Row(measures.mae, "mean absolute error", (*_SCORE, "outputs", "mmmo"), hub="mae"),
+        "mae": Row(
+            measures.mae,
+            "mean absolute error",
+            (*_SCORE, "outputs", "mmmo"),
+            hub="mae",
+            meanings={"levels": "mean absolute error of the expected level"},
+        ),
         "corr": Row(
-            measures.corr, "Pearson's correlation", (*_SCORE, "outputs", "mmmo"), hub="pearsonr"
+            measures.corr,
+            "Pearson's correlation",
+            (*_SCORE, "outputs", "mmmo"),
+            hub="pearsonr",
+            meanings={"levels": "Pearson's correlation of the expected level"},
         ),
         "acc7": _share(
             accuracy(_rounded(3)),

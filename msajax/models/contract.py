@@ -165,7 +165,10 @@ class Model:
         if not isinstance(self.bound, Mapping):
             raise UserError(f"{here}: bound = {self.bound!r} must be a dict, by pattern of paths.")
         if not (isinstance(self.space, Mapping) or callable(self.space)):
-            raise UserError(f"{here}: space = {self.space!r} must be a dict, by key of a setting.")
+            raise UserError(
+                f"{here}: space = {self.space!r} must be a dict, by key of a setting, or a "
+                "function of the model's settings that returns one."
+            )
         memory = self.memory
         if memory is not None and not callable(memory):
             ok = isinstance(memory, Memory) and callable(memory.begin) and callable(memory.update)

@@ -17,7 +17,7 @@ from msajax.errors import UserError
 from msajax.files import read_json
 from msajax.metrics.table import base_of
 from msajax.report.page import shortened
-from msajax.results import findings, legend
+from msajax.results import findings
 from msajax.runs import manifest
 from msajax.runs.folder import RunFolder
 from msajax.tasks import TASKS, Task
@@ -222,6 +222,7 @@ def reading(name: str, advice: str = "Make it anew, or move it away.") -> Iterat
 _NUMBER = (float, None)  # undefined ones are null
 _OVER_SEEDS = {"mean": _NUMBER, "sd": _NUMBER, "seeds": [_NUMBER]}
 _RESULTS = {
+    "task?": str,
     "model": {"name": str, "parameters": int},
     "corpus": {
         **{"path": str, "format": str, "digest": str, "modalities": [str]},
@@ -242,6 +243,7 @@ _RESULTS = {
     "timing?": {"train_seconds?": float},
 }
 _FOLDS = {
+    "task?": str,
     **{"folds": int, "split_seed": int, "model": {"name": str}},
     "corpus": [{"sizes": {"test": int}}],
     "seeds": [[int]],
@@ -332,7 +334,7 @@ def _require_metrics(test: Mapping[str, Any], floors: Mapping[str, Any]) -> None
         if (values["ci95"][0] is None) != (values["ci95"][1] is None):
             raise _WrongForm(f"ci95 of {name} has one end")
     for floor, values in floors.items():
-        if floor not in legend.FLOORS or not values.keys() <= test.keys():
+        if floor not in Task.floor_words or not values.keys() <= test.keys():
             raise _WrongForm(f"floors.{floor} is no floor of the metrics of test")
 
 

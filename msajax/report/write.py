@@ -209,12 +209,12 @@ def _finding(
     """
     name, drawn = findings.headline(results), list(rows)
     if name in (hardest := findings.hardest_floors(results)):
-        floor = legend.FLOORS[hardest[name][0]]
-        value = legend.show(name, hardest[name][1])
+        floor, value = hardest[name][0], legend.show(name, hardest[name][1])
         facts = [*facts, (f"floor: {floor.name}", value, floor.meaning)]
+    words = legend.task_of(results, results["test"]).floor_words
     for key, values in results["floors"].items():
         if findings.is_number(values.get(name)):
-            drawn.append((legend.FLOORS[key].name, [values[name]], None))
+            drawn.append((words[key].name, [values[name]], None))
     others = [s for s in findings.against_floors(results) if not s.startswith(f"Test {name} ")]
     better = "larger" if legend.larger_is_better(name) else "smaller"
     title = f"Test {name}, {better} is better"

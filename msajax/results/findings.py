@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from msajax.results import legend
 from msajax.tasks import TASKS
+from msajax.tasks.base import Floor
 
 # What validation minimises by default.
 _SELECTION = tuple(dict.fromkeys(task.usual_selection for task in TASKS.values()))
@@ -86,7 +87,7 @@ class _BesideFloor(NamedTuple):
 
     metric: str
     mean: float
-    floor: str
+    floor: Floor
     bound: float
     gain: float
     doubt: str
@@ -113,7 +114,7 @@ def _sentence(beside: _BesideFloor, subject: str = "") -> str:
     """Says whether a floor is beaten; `subject` stands for the bare mean."""
     metric, mean, floor, bound, gain, doubt = beside
     mean, bound = subject or legend.show(metric, mean), legend.show(metric, bound)
-    bound = f"{bound} of the {legend.FLOORS[floor].name}"
+    bound = f"{bound} of the {floor.name}"
     if gain <= 0:
         return (
             f"Test {metric} {mean} does not beat the {bound}: by this measure, an answer that "
@@ -134,14 +135,19 @@ def _list_metrics(found: list[_BesideFloor]) -> str:
     )
 
 
-def hardest_floors(results: Mapping[str, Any]) -> dict[str, tuple[str, float]]:
-    """Finds the floor that is hardest to beat of each metric: `{metric: (floor, value)}`."""
-    hardest: dict[str, tuple[str, float]] = {}
-    for floor, values in results["floors"].items():
+def hardest_floors(results: Mapping[str, Any]) -> dict[str, tuple[Floor, float]]:
+    """Finds the floor that is hardest to beat of each metric: `{metric: (floor, value)}`.
+
+    Args:
+        results: of a results.json or a folds.json.
+    """
+    words = legend.task_of(results, results.get("test") or results["metrics"]).floor_words
+    hardest: dict[str, tuple[Floor, float]] = {}
+    for key, values in results["floors"].items():
         for name, value in values.items():
             sign = 1 if legend.larger_is_better(name) else -1
             if is_number(value) and (name not in hardest or sign * value > sign * hardest[name][1]):
-                hardest[name] = floor, value
+                hardest[name] = words[key], value
     return hardest
 
 

@@ -1,39 +1,16 @@
-"""Puts metrics, floors and calibrations into words and units, which people read with numbers."""
+"""Puts metrics and calibrations into words and units, which people read with numbers."""
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from msajax.metrics.calibration import FEWEST, from_dict
 from msajax.metrics.table import TABLE, base_of, row_of
-from msajax.tasks import task_that_reports
+from msajax.tasks import TASKS, Task, task_that_reports
 
 
-class Floor(NamedTuple):
-    """Says what scores without a model are called.
-
-    Attributes:
-        mark: a character that stands for the floor in a table.
-        meaning: says how such a score answers.
-    """
-
-    mark: str
-    name: str
-    meaning: str
-
-
-FLOORS: Mapping[str, Floor] = MappingProxyType(
-    {
-        "train_median": Floor("m", "training median", "always the median of the training labels"),
-        "constant_0": Floor("0", "constant 0", "always 0"),
-        "majority": Floor(
-            "c", "majority class", "always the most frequent class of the labels measured"
-        ),
-        "train_shares": Floor(
-            "s", "training shares", "always the frequencies in the training labels"
-        ),
-    }
-)
+def task_of(results: Mapping[str, Any], metrics: Iterable[str]) -> type[Task]:
+    """Returns the task that results name; in those of older versions its metrics tell it."""
+    return TASKS.get(results.get("task")) or task_that_reports(metrics)
 
 
 def larger_is_better(metric: str) -> bool:
@@ -72,10 +49,9 @@ def signed(metric: str, difference: float) -> str:
     return "+" * (difference > 0) + show(metric, difference)
 
 
-def metric_lines(metrics: Iterable[str]) -> list[tuple[str, str]]:
-    """Explains metrics: names that belong together, and their meanings, a line each."""
+def metric_lines(metrics: Iterable[str], task: type[Task]) -> list[tuple[str, str]]:
+    """Explains metrics of a task: names that belong together, and their meanings, a line each."""
     shown = {base_of(metric) for metric in metrics}
-    reporters = task_that_reports(shown).reporters
     lines: dict[str, list[str]] = {}
     for name, row in TABLE.items():
         if name in shown:
@@ -87,7 +63,7 @@ def metric_lines(metrics: Iterable[str]) -> list[tuple[str, str]]:
         return bool(row.unit) or "sentiment" not in row.reported_by
 
     return [
-        (", ".join(names), "; ".join(TABLE[name].means(reporters) for name in names))
+        (", ".join(names), "; ".join(TABLE[name].means(task.reporters) for name in names))
         for names in sorted(lines.values(), key=order)
     ]
 
@@ -98,7 +74,7 @@ def calibration(results: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
     Args:
         results: has "calibration", unless an older version wrote it.
     """
-    found, task = results.get("calibration"), task_that_reports(metrics)
+    found, task = results.get("calibration"), task_of(results, metrics)
     if found is None:
         said = task.not_calibrated if "calibration" in results else ""
         return said and f"{said}: fewer than {FEWEST} validation samples."

@@ -11,6 +11,7 @@ from rich.text import Text
 from msajax.errors import on_one_line
 from msajax.results import legend
 from msajax.results.findings import against_floors, hardest_floors, interval, is_number, mean_sd
+from msajax.tasks.base import Floor
 
 # Characters that a column of names has at least: where all others stand beside it, and where not.
 _LEAST_NAME, _NAME = 10, 24
@@ -127,7 +128,7 @@ def pooled_results(results: Mapping[str, Any]) -> dict[str, Any]:
         name: {"mean": values["value"], "sd": None, "ci95": values["ci95"], "seeds": [None]}
         for name, values in metrics.items()
     }
-    return {"test": together, "floors": results["floors"]}
+    return {key: results[key] for key in ("task", "floors") if key in results} | {"test": together}
 
 
 def folds_cells(results: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
@@ -152,7 +153,7 @@ def folds_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("pooled", "of all samples; each has the mean score of models that never saw its video"),
         ("95 % interval", "of pooled, by bootstrap over samples"),
         _floor_term(hardest_floors(results)),
-        *legend.metric_lines(results["metrics"]),
+        *legend.metric_lines(results["metrics"], legend.task_of(results, results["metrics"])),
     ]
     several = len(_seeds_of_folds(results)) > 1
     return [term for term in terms if term[0] != "sd of seeds" or several]
@@ -170,7 +171,7 @@ def print_summary(title: str, summary: Mapping[str, Any], console: Console) -> N
     console.print(metric_table(title, columns, rows))
     _print_calibration(summary, metrics, console)
     console.print()
-    console.print(terms_grid(_terms(metrics)))
+    console.print(terms_grid(_terms(summary, metrics)))
 
 
 def results_table(results: Mapping[str, Any]) -> MetricTable:
@@ -205,21 +206,20 @@ def results_cells(results: Mapping[str, Any]) -> tuple[list[str], dict[str, list
 
 def results_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Lists the terms that a results table shows, each with its meaning."""
-    return _terms(results["test"], [_floor_term(hardest_floors(results))])
+    return _terms(results, results["test"], [_floor_term(hardest_floors(results))])
 
 
-def _floor_cell(metric: str, hardest: Mapping[str, tuple[str, float]]) -> str:
+def _floor_cell(metric: str, hardest: Mapping[str, tuple[Floor, float]]) -> str:
     """Formats the hardest floor of a metric, with its mark; "" where there is none."""
     if metric not in hardest:
         return ""
     floor, value = hardest[metric]
-    return f"{legend.show(metric, value)} ({legend.FLOORS[floor].mark})"
+    return f"{legend.show(metric, value)} ({floor.mark})"
 
 
-def _floor_term(hardest: Mapping[str, tuple[str, float]]) -> tuple[str, str]:
+def _floor_term(hardest: Mapping[str, tuple[Floor, float]]) -> tuple[str, str]:
     """Explains the floors that a table shows."""
-    used = [floor for floor, _ in hardest.values()]
-    floors = [legend.FLOORS[floor] for floor in legend.FLOORS if floor in used]
+    floors = dict.fromkeys(floor for floor, _ in hardest.values())
     marks = "; ".join(f"({floor.mark}) {floor.meaning}" for floor in floors) or "unknown"
     return "floor", f"the best without a model: {marks}"
 
@@ -232,7 +232,9 @@ def directions(metrics: Iterable[str]) -> tuple[str, str]:
 
 
 def _terms(
-    metrics: Mapping[str, Any], more: list[tuple[str, str]] | None = None
+    results: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    more: list[tuple[str, str]] | None = None,
 ) -> list[tuple[str, str]]:
     """Lists the terms of a table of metrics over seeds, in the order of its columns and rows."""
     seeds = _seeds(metrics)
@@ -247,7 +249,7 @@ def _terms(
         terms.append(
             ("95 % interval", "by bootstrap over samples; of one random seed no spread is known")
         )
-    terms += [*(more or []), *legend.metric_lines(metrics)]
+    terms += [*(more or []), *legend.metric_lines(metrics, legend.task_of(results, metrics))]
     if not all(is_number(values["mean"]) for values in metrics.values()):
         terms.append(("-", "undefined"))
     return terms

@@ -127,6 +127,7 @@ def _measure_folds(config: Config, workdir: str, folders: Sequence[RunFolder]) -
     summary = measure.summarize_with_intervals(pooled.scores, pooled.labels, task)
     results = {
         "folds": len(runs),
+        "task": task.kind,
         "split_seed": config.data.split_seed,
         "model": {
             "name": config.model.name,
@@ -250,6 +251,7 @@ def evaluate_folds(workdir: str, split: str, output: str | None = None) -> dict[
     return {
         "input": os.path.abspath(workdir),
         "split": split,
+        "task": task.kind,
         "samples": len(pooled.labels),
         "metrics": measure.summarize_with_intervals(pooled.scores, pooled.labels, task),
         "ensemble": task.compute(pooled.scores[0], pooled.labels),

@@ -31,6 +31,11 @@ def make_task(kind: str, names: Sequence[str], train_labels: NDArray | None) -> 
     return TASKS[kind].of(tuple(names), train_labels)
 
 
+def has_scale(loss: str) -> bool:
+    """Says whether a loss, by its name, is of labels that are real numbers."""
+    return any(loss in task.losses for task in TASKS.values() if task.has_scale)
+
+
 def task_that_reports(metrics: Iterable[str]) -> type[Task]:
     """Finds the task whose metrics these are, as results name them."""
     names = {base_of(metric) for metric in metrics}
@@ -38,4 +43,4 @@ def task_that_reports(metrics: Iterable[str]) -> type[Task]:
     return next(found, Regression)  # whose outputs may have any names
 
 
-__all__ = ["TASKS", "Task", "make_task", "task_that_reports"]
+__all__ = ["TASKS", "Task", "has_scale", "make_task", "task_that_reports"]

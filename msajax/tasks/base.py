@@ -4,6 +4,7 @@ import dataclasses
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,6 +18,19 @@ from msajax.metrics.table import reported_by
 from msajax.tasks.views import SampleView, ScoredSamples, Views
 
 _OF_SEEDS = re.compile(r"(.+)_(?:sd|seed\d+)", re.DOTALL)  # what `predictions.py` adds
+
+
+class Floor(NamedTuple):
+    """Says what scores without a model are called.
+
+    Attributes:
+        mark: a character that stands for the floor in a table.
+        meaning: says how such a score answers.
+    """
+
+    mark: str
+    name: str
+    meaning: str
 
 
 class Loss(NamedTuple):
@@ -57,6 +71,7 @@ class Task:
         calibration: the class that is fitted to scores of validation; None for nothing.
         not_calibrated: begins a sentence about too few scores to calibrate.
         scores_are: says what `is_score` asks of the columns of scores.
+        floor_words: what `floors` returns, in words, in the order of legends.
         reporters: the names by which `metrics.table` knows what the task reports.
         losses: what training may minimise by its name in `train.loss`, the usual one first:
             functions (`config.train`) -> `Loss`, which import JAX when they are called.
@@ -77,6 +92,20 @@ class Task:
     calibration: ClassVar[Any] = None
     not_calibrated: ClassVar[str] = ""
     scores_are: ClassVar[str] = "finite numbers"
+    floor_words: ClassVar[Mapping[str, Floor]] = MappingProxyType(
+        {
+            "train_median": Floor(
+                "m", "training median", "always the median of the training labels"
+            ),
+            "constant_0": Floor("0", "constant 0", "always 0"),
+            "majority": Floor(
+                "c", "majority class", "always the most frequent class of the labels measured"
+            ),
+            "train_shares": Floor(
+                "s", "training shares", "always the frequencies in the training labels"
+            ),
+        }
+    )
     losses: ClassVar[Mapping[str, Callable[[Any], Loss]]]
     reporters: ClassVar[tuple[str, ...]]
     usual_selection: ClassVar[str]

@@ -11,7 +11,7 @@ from msajax.errors import UserError
 from msajax.metrics.calibration import FEWEST, Basis, Calibration
 from msajax.metrics.measures import Metric, ratio
 from msajax.metrics.table import reported_by
-from msajax.tasks.base import Loss, Task, finite, over_rows
+from msajax.tasks.base import Floor, Loss, Task, finite, over_rows
 from msajax.tasks.regression import each_and_mean
 from msajax.tasks.views import Counts, SampleView, ScoredSamples, ShareRow, Views
 
@@ -117,6 +117,14 @@ class MultiLabel(Task):
     usual_selection = "binary_cross_entropy"
     not_calibrated = "The labels have no thresholds of their own"
     scores_are = "the probabilities of the labels, each from 0 to 1"
+    floor_words = {
+        **Task.floor_words,
+        "majority": Floor(
+            "c",
+            "more frequent answer",
+            "of each label always the more frequent answer of the samples measured",
+        ),
+    }
     losses = {"cross_entropy": _binary_cross_entropy}
     calibration = Thresholds
 

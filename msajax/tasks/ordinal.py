@@ -62,6 +62,7 @@ class Ordinal(Classification):
     """
 
     kind = "ordinal"
+    reporters = ("levels", "classes")
     usual_selection = "mae"
     losses: dict[str, Callable[[Any], Loss]] = {"cumulative": _cumulative}
 

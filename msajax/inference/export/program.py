@@ -170,6 +170,7 @@ def _make_manifest(bundle: Bundle, program: Program, digests: Mapping[str, str])
             "aligned": preparation.groups,
         },
         "text": _text_of(bundle),
+        "embeddings": [dataclasses.asdict(one) for one in preparation.embeddings],
         "corpus_digest": bundle.corpus_digest,
         "sha256_of": dict(sorted(digests.items())),
     }
@@ -193,8 +194,6 @@ def _text_of(bundle: Bundle) -> dict[str, Any] | None:
         }
     if preparation.words:
         return {"vocabulary": _VOCABULARY}
-    if (embedding := preparation.embedding("text")) is not None:
-        return {"embedding": dataclasses.asdict(embedding)}
     return None
 
 

@@ -34,7 +34,7 @@ from msajax.models.peers.crossmodal import (
     run_encoders,
     visible,
 )
-from msajax.tasks import TASKS
+from msajax.tasks import has_scale
 
 _MARGIN = 0.15  # of cosines, for each unit by which labels differ
 _ANCHORS = 16  # whose triplets are computed at a time
@@ -221,7 +221,7 @@ def triplets(
 
 def terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
     """Puts beside the task's loss that of every other score, and the four terms of the parts."""
-    own, is_number = config.own, name in TASKS["regression"].losses
+    own, is_number = config.own, has_scale(name)
 
     def of_score(key: str) -> Callable:
         return lambda prediction, batch: loss.measure(

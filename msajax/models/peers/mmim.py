@@ -34,7 +34,7 @@ from msajax.models.peers.common import (
     vectors_of,
 )
 from msajax.spec import CorpusSpec
-from msajax.tasks import TASKS
+from msajax.tasks import has_scale
 
 _KERNEL = nn.initializers.variance_scaling(1.0, "fan_avg", "normal")  # Glorot and Bengio, 2010
 _RIDGE = 1e-6  # of covariances: keeps their logarithms, and slopes of these, finite
@@ -233,7 +233,7 @@ def terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
 
     Entropy and log-likelihood have negative weights: they are maximised.
     """
-    own, is_score = config.own, name in TASKS["regression"].losses
+    own, is_score = config.own, has_scale(name)
     return {
         name: loss,
         "nce": Term(_nce, own.nce_weight, BATCH),

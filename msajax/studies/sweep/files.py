@@ -29,7 +29,7 @@ from msajax.runs.folder import RunFolder
 
 SWEEP, TABLE, WINNER, WINNER_FILE = "sweep.json", "trials.csv", "winner", "winner.py"
 _TRIALS = "trials"
-_PATHS = ("data.path", "data.glove_path", "model.init_from", "model.text_encoder")
+_PATHS = ("data.path", "data.glove_path", "model.init_from")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,9 +142,11 @@ def experiment_text(config: Config, sentence: str, space: Mapping[str, Any] | No
         lines += ["", f"load_models_from({os.path.abspath(entry.origin)!r})"]
     lines += ["", "", "def get_config():", f'    """{_in_docstring(sentence)}"""']
     lines += ["    config = default_config()"]
-    for key, value in flatten(config).items():
-        if key in _PATHS and os.path.exists(value):
-            value = os.path.abspath(value)
+    folders = {m: _absolute(folder) for m, folder in config.model.encoder_folders.items()}
+    model = config.model.with_encoders(folders)
+    for key, value in flatten(dataclasses.replace(config, model=model)).items():
+        if key in _PATHS:
+            value = _absolute(value)
         if key not in usual or value != usual[key]:
             lines.append(f"    config.{key} = {value!r}")
     lines += ["    return config", ""]
@@ -153,6 +155,11 @@ def experiment_text(config: Config, sentence: str, space: Mapping[str, Any] | No
         lines += [f"        {key!r}: {values!r}," for key, values in space.items()]
         lines += ["    }", ""]
     return "\n".join(lines)
+
+
+def _absolute(path: str) -> str:
+    """Returns an absolute path; what is none, as a name on the hub, stays."""
+    return os.path.abspath(path) if os.path.exists(path) else path
 
 
 def _in_docstring(text: str) -> str:
