@@ -22,6 +22,7 @@ import tempfile
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 WIDTHS = {"text": 300, "audio": 74, "video": 35}
 
 

@@ -78,11 +78,11 @@ class CorpusSpec:
 
     def is_pieces(self, modality: str) -> bool:
         """Says whether a modality is the pieces that a pretrained encoder reads, `[N, P, 3]`."""
-        return bool(self.encoders) and getattr(self.encoder(modality), "reads", "") == "pieces"
+        return getattr(self.encoder(modality), "reads", "") == "pieces"
 
     def is_sound(self, modality: str) -> bool:
         """Says whether a modality is the samples that a pretrained encoder reads."""
-        return bool(self.encoders) and getattr(self.encoder(modality), "reads", "") == "waveform"
+        return getattr(self.encoder(modality), "reads", "") == "waveform"
 
     def stored_width(self, modality: str) -> int:
         """Returns the numbers of a step as files hold it: those of `width`, but 1 of sound."""

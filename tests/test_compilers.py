@@ -54,6 +54,17 @@ def test_programs_are_traced_in_order_and_whoever_needs_one_waits_for_it_alone(m
     assert told == ["a", "b", "c"]
 
 
+def test_memory_goes_back_to_the_system_once_a_program_is_compiled(monkeypatch):
+    told = []
+    monkeypatch.setattr(compile_module, "return_memory", lambda: told.append("returned"))
+    program = Program("a", told)
+    program.let_go.set()
+    with Compilers(threads=1) as at_work:
+        at_work.add("a", program.lower)
+        assert at_work.is_ready("a", SOON)
+    assert told == ["a", "returned"]
+
+
 def test_leaving_drops_what_has_not_begun_and_waits_for_nothing():
     told = []
     first, second = Program("a", told), Program("b", told)

@@ -10,7 +10,8 @@ from msajax.tasks import TASKS, Task, task_that_reports
 
 def task_of(results: Mapping[str, Any], metrics: Iterable[str]) -> type[Task]:
     """Returns the task that results name; in those of older versions its metrics tell it."""
-    return TASKS.get(results.get("task")) or task_that_reports(metrics)
+    named = results.get("task")
+    return (TASKS.get(named) if isinstance(named, str) else None) or task_that_reports(metrics)
 
 
 def larger_is_better(metric: str) -> bool:

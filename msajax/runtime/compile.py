@@ -107,6 +107,7 @@ class Compilers(contextlib.AbstractContextManager):
                 lowered = _try(future, lower) if begins else None
             if lowered is not None:
                 compiled = _try(future, lowered.compile)
+                del lowered
                 return_memory()
                 if compiled is not None:
                     future.set_result(compiled)

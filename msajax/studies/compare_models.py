@@ -369,6 +369,7 @@ def _write_table(
             "seeds": config.train.seeds,
         },
         "reference": names[0],
+        "task": next((one["task"] for one in results.values() if "task" in one), None),
         "metric": next((one["selection"] for one in results.values()), None),
         "floors": next((one["floors"] for one in results.values()), {}),
         "contenders": [_contender_row(workdir, name, results.get(name)) for name in names],
@@ -533,8 +534,9 @@ def print_models(content: Mapping[str, Any], console: Console) -> None:
 
 def _floors(content: Mapping[str, Any]) -> dict[str, float]:
     """Returns what floors reach in the metric of the table."""
-    metric = content["metric"]
-    return {n.replace("_", " "): of[metric] for n, of in content["floors"].items() if metric in of}
+    metric, floors = content["metric"], content["floors"]
+    words = legend.task_of(content, [metric]).floor_words if floors else {}
+    return {words[n].name: of[metric] for n, of in floors.items() if metric in of}
 
 
 def page(content: Mapping[str, Any]) -> str:

@@ -282,15 +282,15 @@ def as_one_run(workdir: str) -> dict[str, Any]:
     Metrics of validation are means over folds.
 
     Returns:
-        Of results.json "model", "selection", "valid", "test" and "floors"; and "runs", the results
-        of each fold.
+        Of results.json "task", "model", "selection", "valid", "test" and "floors"; and "runs", the
+        results of each fold.
 
     Raises:
         UserError: if a fold has not ended, or random seeds of one have failed.
     """
     runs = [folder.read_results() for folder in ended_folds(workdir)]
     pooled, task = _pooled(os.path.join(workdir, FOLDS_PREDICTIONS), of_seeds=True)
-    return {key: runs[0][key] for key in ("model", "selection")} | {
+    return {key: runs[0][key] for key in ("task", "model", "selection") if key in runs[0]} | {
         "valid": {
             name: measure.summarize_seeds(
                 np.mean([run["valid"][name]["seeds"] for run in runs], axis=0).tolist()

@@ -71,7 +71,7 @@ class Task:
         calibration: the class that is fitted to scores of validation; None for nothing.
         not_calibrated: begins a sentence about too few scores to calibrate.
         scores_are: says what `is_score` asks of the columns of scores.
-        floor_words: what `floors` returns, in words, in the order of legends.
+        floor_words: what `floors` returns, in words.
         reporters: the names by which `metrics.table` knows what the task reports.
         losses: what training may minimise by its name in `train.loss`, the usual one first:
             functions (`config.train`) -> `Loss`, which import JAX when they are called.

@@ -219,7 +219,7 @@ class Optimizer:
 
     Attributes:
         config: asked for by the user; of its rates only which are 0 counts here.
-        joins: parameters of a group move as one vector; see `packing`.
+        joins: small parameters of a group move as one vector; see `packing`.
         joins_norm: the norm is that of one vector of all gradients, and no sum of many.
     """
 

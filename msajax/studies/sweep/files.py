@@ -158,8 +158,12 @@ def experiment_text(config: Config, sentence: str, space: Mapping[str, Any] | No
 
 
 def _absolute(path: str) -> str:
-    """Returns an absolute path; what is none, as a name on the hub, stays."""
-    return os.path.abspath(path) if os.path.exists(path) else path
+    """Returns an absolute path; what is none, as a name on the hub, stays.
+
+    So does one whose absolute form has a comma, which `model.encoders` could not name.
+    """
+    whole = os.path.abspath(path)
+    return whole if os.path.exists(path) and "," not in whole else path
 
 
 def _in_docstring(text: str) -> str:
