@@ -51,9 +51,10 @@ def test_arrays_of_a_kind_and_group_lie_side_by_side_and_come_back(axes, joins):
 
 def test_a_run_whose_parameters_move_together_is_that_of_each_apart(tmp_path, monkeypatch):
     groups = ("regression/*:learning_rate=0.01", "text_encoder/*:frozen=true")
+    # By the usual eps the gradient of a key's bias, which is 0 but for rounding, would move it.
     config = tiny_config(
         train__epochs=2, optim__name="adamw", optim__groups=groups, optim__average=0.5,
-        optim__weight_decay=0.1, optim__clip_norm=0.5,
+        optim__weight_decay=0.1, optim__clip_norm=0.5, optim__eps=1e-3,
     )  # fmt: skip
     runs = []
     for largest in (packing.LARGEST, 0):
