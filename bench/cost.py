@@ -110,12 +110,25 @@ def run(point: dict[str, int], epochs: int, more: list[str]) -> Cost:
     }
     command = [sys.executable, "-m", "msajax.main", "--config=configs/sequence_base.py:smoke"]
     command += [f"--config.{key}={value}" for key, value in settings.items()]
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
+    with tempfile.TemporaryDirectory() as folder:
         workdir = pathlib.Path(folder, "run")
+        peak = peak_of([*command, f"--workdir={workdir}", *more])
+        lines = list(map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines()))
+    return Cost(
+        first=lines[0]["seconds"],
+        last=lines[-1]["seconds"],
+        steps=lines[-1]["step"] // lines[-1]["epoch"],
+        peak=peak,
+    )
+
+
+def peak_of(command: list[str]) -> float:
+    """Runs a process on CPUs to its end; returns the most memory that it held at once, in MiB."""
+    with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
-            [*command, f"--workdir={workdir}", *more],
+            command,
             cwd=ROOT,
-            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+            env=os.environ | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -125,13 +138,7 @@ def run(point: dict[str, int], epochs: int, more: list[str]) -> Cost:
         if os.waitstatus_to_exitcode(status):
             log.seek(0)
             raise SystemExit(f"{' '.join(command)} failed:\n{log.read()[-2000:]}")
-        lines = list(map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines()))
-    return Cost(
-        first=lines[0]["seconds"],
-        last=lines[-1]["seconds"],
-        steps=lines[-1]["step"] // lines[-1]["epoch"],
-        peak=used.ru_maxrss / 1024,
-    )
+    return used.ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -12,17 +12,16 @@ Modalities are text, audio and video, as many as there are lengths; PyTorch is m
 import argparse
 import dataclasses
 import importlib.util
-import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
-import numpy as np
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path.cwd())]
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import numpy as np
+from cost import peak_of
+
 WIDTHS = {"text": 300, "audio": 74, "video": 35}
 
 
@@ -35,20 +34,6 @@ def write_corpus(path: pathlib.Path, lengths: list[int], batch_size: int) -> Non
         arrays[f"{split}/label"] = rng.uniform(-3, 3, samples).astype("f4")
         arrays[f"{split}/id"] = np.array([f"{split}{i}" for i in range(samples)])
     np.savez(path, **arrays)
-
-
-def peak(command: list[str], name: str) -> float:
-    """Runs a process to its end; returns the most memory that it held, in MiB."""
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            env=os.environ | {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""},
-        )  # fmt: skip
-        _, status, used = os.wait4(process.pid, 0)
-        if os.waitstatus_to_exitcode(status):
-            log.seek(0)
-            raise SystemExit(f"{name} failed:\n{log.read()[-2000:]}")
-    return used.ru_maxrss / 1024
 
 
 def train_in_msajax(path: str, batch_size: int) -> None:
@@ -134,7 +119,7 @@ def main() -> None:
         for k in range(options.repeats):
             for name, command in commands.items():
                 workdir = [f"--workdir={folder}/{k}"] if command is run else []
-                found.setdefault(name, []).append(peak([*command, *workdir], name))
+                found.setdefault(name, []).append(peak_of([*command, *workdir]))
     for name, peaks in found.items():
         spread = f"{min(peaks):.0f} to {max(peaks):.0f}"
         print(f"{name}: {statistics.median(peaks):.0f} MiB ({spread})")

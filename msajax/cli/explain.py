@@ -6,7 +6,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -95,7 +94,7 @@ def explain_corpus(
     split: str,
     samples: int = _USUAL,
     target: str = "",
-    encoders: Mapping[str, str] = MappingProxyType({}),
+    encoders: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Explains samples of any corpus that fits a bundle; labels are not needed.
 

@@ -143,6 +143,9 @@ def experiment_text(config: Config, sentence: str, space: Mapping[str, Any] | No
     lines += ["", "", "def get_config():", f'    """{_in_docstring(sentence)}"""']
     lines += ["    config = default_config()"]
     folders = {m: _absolute(folder) for m, folder in config.model.encoder_folders.items()}
+    for m, folder in config.model.encoder_folders.items():
+        if m != "text" and "," in folders[m]:  # model.encoders could not name it
+            folders[m] = folder
     model = config.model.with_encoders(folders)
     for key, value in flatten(dataclasses.replace(config, model=model)).items():
         if key in _PATHS:
@@ -158,12 +161,8 @@ def experiment_text(config: Config, sentence: str, space: Mapping[str, Any] | No
 
 
 def _absolute(path: str) -> str:
-    """Returns an absolute path; what is none, as a name on the hub, stays.
-
-    So does one whose absolute form has a comma, which `model.encoders` could not name.
-    """
-    whole = os.path.abspath(path)
-    return whole if os.path.exists(path) and "," not in whole else path
+    """Returns an absolute path; what is none, as a name on the hub, stays."""
+    return os.path.abspath(path) if os.path.exists(path) else path
 
 
 def _in_docstring(text: str) -> str:
