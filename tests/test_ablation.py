@@ -101,8 +101,10 @@ def test_the_report_says_what_the_runs_say(whole):
     console = Console(width=100, record=True, file=open("/dev/null", "w"))
     print_ablation(report, console)
     said = " ".join(console.export_text().split())
-    for m, sentence in zip(report["modalities"], sentences(report), strict=True):
+    *of_modalities, last = sentences(report)
+    for m, sentence in zip(report["modalities"], of_modalities, strict=True):
         assert sentence.startswith(f"Does {m} help at all? By test mae, ") and sentence in said
+    assert last.startswith(f"Validation chooses {report['chosen']}: mae ") and last in said
 
 
 # --- the comparison by hand ---
@@ -144,6 +146,23 @@ def test_a_modality_helps_harms_or_shows_no_difference():
     assert "By test mae, no, it harms: " in sentences(report)[1]
     same = report["modality"]["a"]
     assert (same["difference"], same["ci95"], same["p"]) == (0.0, [0.0, 0.0], 1.0)
+
+
+def test_validation_chooses_a_subset_whatever_test_says():
+    labels, ids = np.array([0.0, 1.0, 2.0]), ["x", "y", "z"]
+    task = make_task("regression", ("label",), np.array([[-3.0], [3.0]]))
+    runs = {"a+b": ended(labels + [[1.0], [1.0]], labels, ids)}
+    runs["a"] = ended(labels + [[0.0], [0.0]], labels, ids)  # the best on test
+    runs["b"] = ended(labels + [[2.0], [2.0]], labels, ids)
+
+    def chosen(*valid: float | None) -> str | None:
+        for run, mean in zip(runs.values(), valid, strict=True):
+            run.results["valid"] = {"mae": {"mean": mean}}
+        return ablation.compare_subsets(("a", "b"), runs, task)["chosen"]
+
+    assert chosen(0.3, 0.2, 0.1) == "b"
+    assert chosen(0.2, 0.2, 0.2) == "a+b"
+    assert chosen(None, 0.2, None) == "a" and chosen(None, None, None) is None
 
 
 def test_only_seeds_that_both_runs_have_are_paired():

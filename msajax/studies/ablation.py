@@ -81,7 +81,7 @@ def print_ablation(report: Mapping[str, Any], console: Console) -> None:
 
 
 def sentences(report: Mapping[str, Any]) -> list[str]:
-    """Says of each modality whether it helps at all: all modalities against all others."""
+    """Says of each modality whether it helps at all, and which subset validation chooses."""
     metric, answers = report["metric"], {"better": "yes", "worse": "no, it harms"}
     test = {subset["folder"]: subset["test"][metric]["mean"] for subset in report["subsets"]}
     with_all = legend.show(metric, next(iter(test.values())))
@@ -94,6 +94,13 @@ def sentences(report: Mapping[str, Any]) -> list[str]:
             f"{legend.show(metric, test[without])} without it (difference "
             f"{legend.signed(metric, pair['difference'])}, 95 % interval {interval(metric, pair)}, "
             f"p = {p_value(pair['p'])}, {p_value(pair['p_holm'])} after Holm)."
+        )
+    valid = {subset["folder"]: subset["valid"][metric]["mean"] for subset in report["subsets"]}
+    chosen, (of_all, *_) = report["chosen"], valid.values()
+    if chosen is not None:
+        found.append(
+            f"Validation chooses {chosen}: {metric} {legend.show(metric, valid[chosen])} there, "
+            f"{legend.show(metric, of_all)} with all modalities. Its run is the folder {chosen}."
         )
     return found
 
@@ -110,8 +117,7 @@ def _terms(report: Mapping[str, Any]) -> list[str]:
         *([few] if least > LEVEL else []),
         f"all - it: the test {report['metric']} of all modalities less that of the subset; its "
         f"interval by bootstrap over {unit}s; p by exchanging whole {unit}s; Holm: for {tests}",
-        "Which modalities to use is for validation to say: choosing by the test column is choosing "
-        "on test.",
+        "choosing by the test column would be choosing on test",
     ]
 
 
@@ -278,8 +284,9 @@ def compare_subsets(
         runs: results and test predictions by the names of the folders, all modalities first.
 
     Returns:
-        The content of ablation.json. Differences are the metric of all modalities less that of the
-        subset, each the mean over the random seeds that both have.
+        The content of ablation.json. "chosen" is the subset that is best on validation. Differences
+        are the metric of all modalities less that of the subset, each the mean over the random
+        seeds that both have.
     """
     (name_of_all, of_all), *others = runs.items()
     metric = of_all.results["selection"]
@@ -291,8 +298,12 @@ def compare_subsets(
         gain = sign * pair["difference"]
         pair["verdict"] = "noise" if not p_holm <= LEVEL else "better" if gain > 0 else "worse"
     group_of, unit = groups_of(of_all.test.ids)
+    # Of equal ones the first, which has most modalities.
+    valid = {name: run.results["valid"][metric]["mean"] for name, run in runs.items()}
+    known = [name for name, mean in valid.items() if mean is not None]
     return {
         "metric": metric,
+        "chosen": max(known, key=lambda name: sign * valid[name], default=None),
         "model": of_all.results["model"]["name"],
         "modalities": list(modalities),
         "samples": len(of_all.test.ids),
