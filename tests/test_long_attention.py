@@ -1,5 +1,7 @@
 """Attention in parts: the same as with whole maps, at every size of a part."""
 
+import functools
+
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -13,8 +15,9 @@ from msajax.layers.prng import COUNTER_HASH
 BATCH, HEADS, QUERIES, KEYS = 6, 2, 5, 7
 
 
-def with_maps(q, k, v, keep, bias, drops):
+def with_maps(q, k, v, keeps, bias, drops):
     """The textbook's, of which a query without a key finds 0."""
+    keep = functools.reduce(np.logical_and, keeps)
     scores = jnp.einsum("bhqd,bhkd->bhqk", q, k) + (0 if bias is None else bias[:, None])
     weights = jax.nn.softmax(jnp.where(keep[:, None], scores, -1e30), axis=-1)
     weights = weights if drops is None else drops(weights)
@@ -44,7 +47,7 @@ def test_values_and_gradients_are_those_of_attention_with_maps(
     def outcome(attend):
         def loss(*inputs):
             *qkv, bias = inputs
-            found = attend(*qkv, keep, bias, drops)
+            found = attend(*qkv, [keep], bias, drops)
             return (found * weight).sum(), found
 
         return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True))(*inputs, bias)
@@ -60,15 +63,15 @@ def test_one_mask_of_keys_serves_all_queries():
     rng = np.random.default_rng(1)
     q, k, v = (rng.normal(size=(2, 1, length, 3)).astype("f4") for length in (4, 5, 5))
     keep = np.array([[True, False, True, True, False], [False] * 5])[:, None]
-    found = long_attention.attend(q, k, v, keep)
-    np.testing.assert_allclose(found, with_maps(q, k, v, keep, None, None), rtol=1e-5, atol=1e-6)
+    found = long_attention.attend(q, k, v, [keep])
+    np.testing.assert_allclose(found, with_maps(q, k, v, [keep], None, None), rtol=1e-5, atol=1e-6)
 
 
 def test_an_exported_program_of_free_lengths_makes_no_whole_map():
     batch, queries, keys = jax.export.symbolic_shape("batch, queries, keys")
     shapes = [(batch, 2, n, 3) for n in (queries, keys, keys)]
     given = [jax.ShapeDtypeStruct(shape, "f4") for shape in shapes]
-    given.append(jax.ShapeDtypeStruct((batch, 1, keys), bool))
+    given.append([jax.ShapeDtypeStruct((batch, 1, keys), bool)])
     assert long_attention.is_long(queries, keys)
     program = jax.export.export(jax.jit(long_attention.attend))(*given)
     assert "tensor<?x2x?x?xf32>" not in program.mlir_module()
@@ -76,9 +79,54 @@ def test_an_exported_program_of_free_lengths_makes_no_whole_map():
     for batch, queries, keys in ((1, 1, 1), (3, 64, 20), (2, 150, 130)):
         q, k, v = (rng.normal(size=(batch, 2, n, 3)).astype("f4") for n in (queries, keys, keys))
         keep = rng.uniform(size=(batch, 1, keys)) > 0.3
-        found = program.call(q, k, v, keep)
-        expected = with_maps(q, k, v, keep, None, None)
+        found = program.call(q, k, v, [keep])
+        expected = with_maps(q, k, v, [keep], None, None)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_exported_program_of_free_rows_makes_no_whole_map():
+    (batch,) = jax.export.symbolic_shape("batch")
+    given = [jax.ShapeDtypeStruct((batch, 2, n, 3), "f4") for n in (150, 130, 130)]
+    given.append([jax.ShapeDtypeStruct((batch, 1, 130), bool)])
+    program = jax.export.export(jax.jit(long_attention.attend))(*given)
+    assert "tensor<?x2x64x130xf32>" in program.mlir_module()
+    assert "x150x130x" not in program.mlir_module()
+
+
+def test_large_scores_have_the_gradients_of_whole_maps(monkeypatch):
+    monkeypatch.setattr(long_attention, "_ELEMENTS_CPU", 2 * 3 * KEYS)
+    rng = np.random.default_rng(3)
+    sizes = ((QUERIES, 3), (KEYS, 3), (KEYS, 20), (QUERIES, 20))
+    q, k, v, weight = (rng.normal(size=(BATCH, HEADS, *size)).astype("f4") for size in sizes)
+    keep = rng.uniform(size=(BATCH, 1, KEYS)) > 0.3
+    low = np.full((1, QUERIES, KEYS), -1e4, np.float32)
+
+    def gradients(attend, *given):
+        def loss(*given):
+            *qkv, bias = given
+            return (attend(*qkv, [keep], bias, None) * weight).sum()
+
+        return jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*given)
+
+    for scale, bias in ((1, low), (10, 0 * low), (100, 0 * low)):
+        given = np.float32(scale) * q, np.float32(scale) * k, v, bias
+        here, there = (gradients(f, *given) for f in (long_attention.attend, with_maps))
+        for found, expected in zip(here, there, strict=True):
+            most = max(1, np.abs(expected).max())
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * scale * most)
+    # A softmax that is all at one key has no gradient, and none that rounding left.
+    assert all((np.asarray(here[i])[np.asarray(there[i]) == 0] == 0).all() for i in range(4))
+
+
+def test_masks_of_keys_and_causality_meet_part_by_part(monkeypatch):
+    monkeypatch.setattr(long_attention, "_ELEMENTS_CPU", HEADS * 2 * KEYS)
+    rng = np.random.default_rng(4)
+    q, k, v = (rng.normal(size=(BATCH, HEADS, KEYS, 3)).astype("f4") for _ in range(3))
+    keeps = [rng.uniform(size=(BATCH, 1, KEYS)) > 0.4, np.tril(np.ones((1, KEYS, KEYS), bool))]
+    found = long_attention.attend(q, k, v, keeps)
+    np.testing.assert_allclose(found, with_maps(q, k, v, keeps, None, None), rtol=1e-5, atol=1e-6)
+    program = str(jax.make_jaxpr(jax.grad(lambda q: long_attention.attend(q, k, v, keeps).sum()))(q))
+    assert f"{BATCH},{KEYS},{KEYS}]" not in program
 
 
 @pytest.mark.parametrize("train", [False, True])

@@ -55,6 +55,22 @@ def combine_masks(
     Raises:
         ValueError: for any other type or shape.
     """
+    visible, floats = _read_masks(masks, batch, queries, keys)
+    keep = functools.reduce(jnp.logical_and, visible)
+    # What is hidden may be -inf or NaN, which must not reach the arithmetic. NaN at a key that may
+    # be seen is added like a number: a score of NaN says that the mask is wrong.
+    added = [jnp.where(keep, mask.astype(jnp.float32), 0) for mask in floats]
+    return keep, functools.reduce(jnp.add, added) if added else None
+
+
+def _read_masks(
+    masks: Sequence[jax.Array], batch: int, queries: int, keys: int
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Returns masks as `[B or 1, 1, Tq or 1, Tk]`: what each lets be seen, and those of floats.
+
+    Raises:
+        ValueError: as `combine_masks`.
+    """
     visible, floats = [jnp.ones((1, 1, 1, keys), bool)], []
     for mask in map(jnp.asarray, masks):
         is_float = jnp.issubdtype(mask.dtype, jnp.floating)
@@ -73,11 +89,7 @@ def combine_masks(
         visible.append(~hides(mask) if is_float else mask)
         if is_float:
             floats.append(mask)
-    keep = functools.reduce(jnp.logical_and, visible)
-    # What is hidden may be -inf or NaN, which must not reach the arithmetic. NaN at a key that may
-    # be seen is added like a number: a score of NaN says that the mask is wrong.
-    added = [jnp.where(keep, mask.astype(jnp.float32), 0) for mask in floats]
-    return keep, functools.reduce(jnp.add, added) if added else None
+    return visible, floats
 
 
 def hides(mask: jax.Array) -> jax.Array:
@@ -158,9 +170,11 @@ class MultiHeadAttention(nn.Module):
         if added is None and not needs_maps and is_long(queries, keys):
             drops = Dropout(self.dropout_rate).drops(batch, train=train)
             heads = (jnp.moveaxis(x, 1, 2) for x in (q, k, v))
-            masks = (x if x is None else x[:, 0] for x in (keep, bias))
-            mixed = attend(*heads, *masks, drops).astype(self.dtype)
-            return self.project(mixed, keep, model_dim)
+            visible, floats = _read_masks(masks, batch, queries, keys)
+            floats = [mask[:, 0].astype(jnp.float32) for mask in floats]
+            bias = functools.reduce(jnp.add, floats) if floats else None
+            mixed = attend(*heads, [mask[:, 0] for mask in visible], bias, drops)
+            return self.project(mixed.astype(self.dtype), keep, model_dim)
         with jax.named_scope("maps"):
             scores = batched_product(jnp.moveaxis(q, 1, 2), k.transpose(0, 2, 3, 1), jnp.float32)
         for more in (bias, added):

@@ -1,14 +1,15 @@
 """Computes attention over long sequences: a part of its maps at a time, and none is kept.
 
-Rabe and Staats, 2021, and Dao et al., 2022: of a map the backward pass needs the logarithm of each
-query's sum alone, and makes the rest again. Parts are some samples, or some queries of one sample,
-so that they stay in a cache: a step on a CPU takes half as long, and memory grows with the length
-of sequences, not with its square.
+Rabe and Staats, 2021, and Dao et al., 2022: of a map the backward pass needs each query's highest
+score and sum alone, and makes the rest again. Parts are some samples, or some queries of one
+sample, so that they stay in a cache: a step on a CPU takes half as long, and beside the masks it is
+given memory grows with the length of sequences, not with its square. What is computed at a time has
+at most 2^20 numbers on a CPU, 2^26 on an accelerator: few samples may be one part.
 """
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -38,7 +39,7 @@ def attend(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    keep: jax.Array,
+    keeps: Sequence[jax.Array],
     bias: jax.Array | None = None,
     drops: Drops | None = None,
 ) -> jax.Array:
@@ -48,78 +49,85 @@ def attend(
         q: queries `[B, H, Tq, dh]`, scaled.
         k: keys `[B, H, Tk, dh]`.
         v: values `[B, H, Tk, dv]`.
-        keep: the keys that a query may see, bool `[B or 1, Tq or 1, Tk]`; a query that sees none
-            gets 0.
-        bias: what is added to the scores of all heads, `[B or 1, Tq or 1, Tk]`.
+        keeps: the keys that a query may see, as several masks say that all must allow it, each bool
+            `[B or 1, Tq or 1, Tk]`; a query that sees none gets 0. They meet part by part, so that
+            a mask of keys and a causal one make none of `[B, Tq, Tk]`.
+        bias: what is added to the scores of all heads, `[B or 1, Tq or 1, Tk]`; anything where a
+            key may not be seen, finite elsewhere.
         drops: of the weights, after the softmax.
     """
-    batch = q.shape[0]
-    seen = keep.any(-1)[:, None, :, None]
-    given = [x if x is None else jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in (keep, bias)]
     with jax.named_scope("maps"):
-        found = _attend(q, k, v, *given, drops, jax.config.jax_default_matmul_precision)
-    # The softmax of a row without a key is uniform: what it gathers means nothing.
-    return jnp.where(seen, found, 0)
+        precision = jax.config.jax_default_matmul_precision
+        return _attend(q, k, v, tuple(keeps), bias, drops, precision)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
-def _attend(q, k, v, keep, bias, drops, precision):
-    return _attend_forward(q, k, v, keep, bias, drops, precision)[0]
+def _attend(q, k, v, keeps, bias, drops, precision):
+    return _attend_forward(q, k, v, keeps, bias, drops, precision)[0]
 
 
-def _attend_forward(q, k, v, keep, bias, drops, precision):
-    found, log_sums = _by_rows(functools.partial(_forward, precision), drops, q, k, v, keep, bias)
-    return found, (q, k, v, keep, bias, drops, found, log_sums)
+def _attend_forward(q, k, v, keeps, bias, drops, precision):
+    found, sums = _by_rows(functools.partial(_forward, precision), drops, q, k, v, keeps, bias)
+    return found, (q, k, v, keeps, bias, drops, sums)
 
 
 def _attend_backward(precision, kept, gradient):
-    q, k, v, keep, bias, drops, found, log_sums = kept
+    q, k, v, keeps, bias, drops, sums = kept
     backward = functools.partial(_backward, precision)
-    *of_inputs, of_bias = _by_rows(backward, drops, q, k, v, keep, bias, found, log_sums, gradient)
+    *of_inputs, of_bias = _by_rows(backward, drops, q, k, v, keeps, bias, sums, gradient)
     of_q, of_k, of_v = (g.astype(x.dtype) for g, x in zip(of_inputs, (q, k, v), strict=True))
+    if bias is not None:
+        of_bias = of_bias if _has_rows(bias, q.shape[0]) else of_bias.sum(0, keepdims=True)
+        of_bias = of_bias.astype(bias.dtype)
     return of_q, of_k, of_v, None, of_bias, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
+def _has_rows(x: jax.Array, batch: Any) -> bool:
+    """Says whether an array has a row for each sample, not one that serves all."""
+    return not (isinstance(x.shape[0], int) and x.shape[0] == 1 != batch)
+
+
 def _most() -> int:
     return _ELEMENTS_CPU if is_for_cpu() else _ELEMENTS
 
 
-def _by_rows(function: Callable, drops: Drops | None, *arrays: jax.Array | None) -> Any:
-    """Applies a function of one row's drops and arrays to every row, a few at a time."""
-    q, k = arrays[:2]
-    batch, of_row = q.shape[0], q.shape[1] * q.shape[2] * k.shape[2]
+def _by_rows(function: Callable, drops: Drops | None, *given: Any) -> Any:
+    """Applies a function of a part's size and one row's drops and arrays to every row.
+
+    A few rows at a time. Arrays of `given`, a tree, have a row for each sample, or one for all.
+    """
+    q, k = given[:2]
+    batch, (heads, queries, _), keys = q.shape[0], q.shape[1:], k.shape[2]
+    leaves, tree = jax.tree.flatten(given)
+    own = [_has_rows(x, batch) for x in leaves]
+    is_static = isinstance(batch * heads * queries * keys, int)
+    # An exported program has a free number of rows, or free lengths.
+    if is_static:
+        size = math.ceil(queries / math.ceil(heads * queries * keys / _most()))
+    else:
+        size = min(queries, _FREE) if isinstance(queries, int) else _FREE
 
     def apply(row: tuple) -> Any:
-        key, of_arrays = row
-        return function(drops and drops._replace(keys=key), *of_arrays)
+        key, of_row = row
+        of_row = iter(of_row)
+        arrays = [next(of_row) if has else x[0] for x, has in zip(leaves, own, strict=True)]
+        return function(size, drops and drops._replace(keys=key), *tree.unflatten(arrays))
 
-    given = drops and drops.keys, arrays
-    if not isinstance(batch, int):  # an exported program has a free number of rows
-        return jax.vmap(apply)(given)
-    most = max(_most() // of_row, 1) if isinstance(of_row, int) else 1
+    rows = drops and drops.keys, [x for x, has in zip(leaves, own, strict=True) if has]
+    if not isinstance(batch, int):
+        return jax.vmap(apply)(rows)
+    most = max(_most() // (heads * queries * keys), 1) if is_static else 1
     if batch <= most:
-        return jax.vmap(apply)(given)
-    rows = next(n for n in range(most, 0, -1) if batch % n == 0)
-    if rows == 1:
-        return lax.map(apply, given)
-    return lax.map(apply, given, batch_size=rows)
+        return jax.vmap(apply)(rows)
+    together = next(n for n in range(most, 0, -1) if batch % n == 0)
+    return lax.map(apply, rows, batch_size=None if together == 1 else together)
 
 
-def _block_size(q: jax.Array, k: jax.Array) -> int:
-    """Returns how many queries of one row are computed at a time."""
-    (heads, queries, _), keys = q.shape, k.shape[1]
-    if not isinstance(heads * queries * keys, int):
-        return _FREE
-    return math.ceil(queries / math.ceil(heads * queries * keys / _most()))
-
-
-def _cut(x: jax.Array | None, queries: int, size: int, axis: int) -> jax.Array | None:
+def _cut(x: jax.Array, queries: int, size: int, axis: int) -> jax.Array:
     """Puts blocks of queries first, the last one filled by 0; an axis of one serves all blocks."""
-    if x is None:
-        return None
     blocks = (queries + size - 1) // size
     if x.shape[axis] == 1 != queries:
         return jnp.broadcast_to(x, (blocks, *x.shape))
@@ -138,35 +146,36 @@ def _joined(x: jax.Array, queries: int, axis: int) -> jax.Array:
 
 def _forward(
     precision: Any,
+    size: int,
     drops: Drops | None,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    keep: jax.Array,
+    keeps: Sequence[jax.Array],
     bias: jax.Array | None,
-) -> tuple[jax.Array, jax.Array]:
-    """Returns what one row's queries `[H, Tq, dh]` find, and the logarithms of their sums."""
-    queries, size, whole = q.shape[1], _block_size(q, k), (*q.shape[:2], k.shape[1])
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Returns what one row's queries `[H, Tq, dh]` find, their highest scores, and 1 by their sums."""
+    queries, whole = q.shape[1], (*q.shape[:2], k.shape[1])
 
-    def of_block(given: tuple) -> tuple[jax.Array, jax.Array]:
-        start, q, keep, bias = given
+    def of_part(given: tuple) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        start, q, keeps, bias = given
+        keep = functools.reduce(jnp.logical_and, keeps)
         scores = _scores(q, k, keep, bias, precision)
         highest = scores.max(-1, keepdims=True)
         weights = materialised(jnp.exp(scores - highest))  # [heads, queries, keys]
-        total = weights.sum(-1, keepdims=True)
-        scale = 1 / total
+        scale = share = 1 / weights.sum(-1, keepdims=True)
         if drops is not None:
             stays = drops.block_stays(whole, start, size)
             weights, scale = jnp.where(stays, weights, 0), scale * drops.factor
-        return _product(weights, v, 2, 1, precision) * scale, highest + jnp.log(total)
+        # The softmax of a row without a key is uniform: what it gathers means nothing.
+        scale = jnp.where(keep.any(-1)[:, None], scale, 0)
+        return _product(weights, v, 2, 1, precision) * scale, (highest, share)
 
     if size == queries:
-        return of_block((0, q, keep, bias))
-    masks = [_cut(x, queries, size, 0) for x in (keep, bias)]
-    found, log_sums = lax.map(
-        of_block, (jnp.arange(0, queries, size), _cut(q, queries, size, 1), *masks)
-    )
-    return _joined(found, queries, 1), _joined(log_sums, queries, 1)
+        return of_part((0, q, keeps, bias))
+    masks = jax.tree.map(lambda x: _cut(x, queries, size, 0), (keeps, bias))
+    found = lax.map(of_part, (jnp.arange(0, queries, size), _cut(q, queries, size, 1), *masks))
+    return jax.tree.map(lambda x: _joined(x, queries, 1), found)
 
 
 def _scores(
@@ -179,31 +188,35 @@ def _scores(
 
 def _backward(
     precision: Any,
+    size: int,
     drops: Drops | None,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    keep: jax.Array,
+    keeps: Sequence[jax.Array],
     bias: jax.Array | None,
-    found: jax.Array,
-    log_sums: jax.Array,
+    sums: tuple[jax.Array, jax.Array],
     gradient: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
     """Returns the gradients of one row's queries, keys, values and bias."""
-    queries, size, whole = q.shape[1], _block_size(q, k), (*q.shape[:2], k.shape[1])
+    queries, whole = q.shape[1], (*q.shape[:2], k.shape[1])
 
-    def of_block(given: tuple) -> tuple[jax.Array, ...]:
-        start, q, keep, bias, found, log_sums, gradient = given
+    def of_part(given: tuple) -> tuple[jax.Array, ...]:
+        start, q, (highest, share), gradient, keeps, bias = given
+        keep = functools.reduce(jnp.logical_and, keeps)
         of_weights = materialised(_product(gradient, v, 2, 2, precision))
         scores = _scores(q, k, keep, bias, precision)
-        weights = materialised(jnp.where(keep, jnp.exp(scores - log_sums), 0))
+        # Not exp(scores - log(sum)): of large scores the logarithm's rounding would be the error.
+        weights = jnp.exp(scores - highest) * share  # 0 of what fills the last part
+        weights = materialised(jnp.where(keep, weights, 0))
         used = weights
         if drops is not None:
             stays = drops.block_stays(whole, start, size)
             used = materialised(jnp.where(stays, weights * drops.factor, 0))
-        # The mean of the weights' gradients, by the weights, is that of what they found.
-        mean = (gradient * found).sum(-1, keepdims=True)
-        of_scores = materialised(used * of_weights - weights * mean)
+        # A mean of the same products, so that a weight of 1 leaves a gradient of exactly 0.
+        of_scores = used * of_weights
+        mean = of_scores.sum(-1, keepdims=True)
+        of_scores = materialised(of_scores - weights * mean)
         # Of the two orders of a product the one with the longer rows is faster.
         of_k = _product(q, of_scores, 1, 1, precision)
         of_v = _product(gradient, used, 1, 1, precision)
@@ -214,17 +227,17 @@ def _backward(
         return _product(of_scores, k, 2, 1, precision), of_k, of_v, of_bias
 
     if size == queries:
-        of_q, of_k, of_v, of_bias = of_block((0, q, keep, bias, found, log_sums, gradient))
+        of_q, of_k, of_v, of_bias = of_part((0, q, sums, gradient, keeps, bias))
     else:
-        masks = [_cut(x, queries, size, 0) for x in (keep, bias)]
-        first, *others = (_cut(x, queries, size, 1) for x in (q, found, log_sums, gradient))
+        of_queries = jax.tree.map(lambda x: _cut(x, queries, size, 1), (q, sums, gradient))
+        masks = jax.tree.map(lambda x: _cut(x, queries, size, 0), (keeps, bias))
 
-        def add(sums: tuple, given: tuple) -> tuple[tuple, tuple]:
-            of_q, *of_others, of_bias = of_block(given)
-            return tuple(map(jnp.add, sums, of_others)), (of_q, of_bias)
+        def add(so_far: tuple, given: tuple) -> tuple[tuple, tuple]:
+            of_q, *of_others, of_bias = of_part(given)
+            return tuple(map(jnp.add, so_far, of_others)), (of_q, of_bias)
 
         zeros = tuple(jnp.zeros((x.shape[0], x.shape[2], x.shape[1])) for x in (k, v))
-        given = jnp.arange(0, queries, size), first, *masks, *others
+        given = jnp.arange(0, queries, size), *of_queries, *masks
         (of_k, of_v), (of_q, of_bias) = lax.scan(add, zeros, given)
         of_q = _joined(of_q, queries, 1)
         if bias is not None:

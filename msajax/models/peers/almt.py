@@ -55,7 +55,7 @@ class Attention(nn.Module):
         q, found = split(query, "query") * self.head_dim**-0.5, []
         for suffix, (keys, values, mask) in sources.items():
             k, v = split(keys, f"key{suffix}"), split(values, f"value{suffix}")
-            found.append(attend(q, k, v, mask[:, None]))  # [batch, heads, queries, head_dim]
+            found.append(attend(q, k, v, [mask[:, None]]))  # [batch, heads, queries, head_dim]
         mixed = jnp.moveaxis(sum(found), 1, 2).reshape(*query.shape[:2], width)
         is_whole = self.heads == 1 and width == query.shape[2]
         return mixed if is_whole else Linear(query.shape[2], name="out")(mixed)

@@ -204,7 +204,7 @@ def compute_encoder(work: Work, heads: int) -> jax.Array:
                 k, v = joined[..., :d], joined[..., d:]
         q = q * (d // heads) ** -0.5
         dropping = of_attention and of_attention.at(number)
-        mixed = attend(split(q), split(k), split(v), work.keep, drops=dropping)
+        mixed = attend(split(q), split(k), split(v), [work.keep], drops=dropping)
         mixed = jnp.moveaxis(mixed, 1, 2).reshape(x.shape)
         with jax.named_scope("projections"):
             mixed = affine(mixed, weights.out)
