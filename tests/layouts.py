@@ -22,12 +22,15 @@ from tiny import SMALLEST, descent, lines_of, rates_of, run, tiny_config
 
 from msajax.corpus.formats import open_corpus
 from msajax.corpus.on_demand import OnDemand
+from msajax.inference.scoring import predict_program
+from msajax.layers import long_attention
 from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.preparation.apply import prepare
 from msajax.preparation.batches import QUARTERS, epoch_order
 from msajax.preparation.fit import fit
 from msajax.runtime import processes
 from msajax.runtime.devices import deal, make_layout
+from msajax.tasks import TASKS
 from msajax.training.feed import Feed, Pace
 from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer
@@ -149,6 +152,24 @@ def interrupted(folder: pathlib.Path) -> dict[str, np.ndarray]:
     return {f"interrupted:{name}": x for name, x in arrays.items()}
 
 
+def gathered() -> dict[str, np.ndarray]:
+    """Counts the arrays that devices gather to predict, where attention takes row after row."""
+    long_attention._LONG, long_attention._ELEMENTS_CPU = 1, 1
+    config = tiny_config(mesh__seed=1)
+    spec = fit(open_corpus(config.data.path, config.data), config.data, config.model).spec
+    module, where = build_model(config.model, spec), make_layout(config.mesh, "auto", 1)
+    rows = 2 * where.data_devices
+    shapes = {m: [rows, spec.length(m), spec.width(m)] for m in spec.modalities}
+    features = {m: np.ones(shape, np.float32) for m, shape in shapes.items()}
+    given = [features, {m: np.ones(shape[:2], bool) for m, shape in shapes.items()}]
+    variables = module.init(jax.random.key(0), *given, train=False)
+    variables = jax.tree.map(lambda x: x[None], {"params": variables["params"]})
+    program = predict_program.__wrapped__(module, TASKS["regression"], where)
+    given = where.put_state(variables), {}, *where.put_rows(given)
+    text = program.lower(*given).compile().as_text()
+    assert "while(" in text
+    return {"gathered": np.array([where.data_devices, text.count(" all-gather(")])}
+
 
 def main() -> None:
     """Trains the layouts that the command line names."""
@@ -167,7 +188,7 @@ def main() -> None:
             trained = train(layout, kind)
             results |= {f"{i}:{kind}:{name}": x for name, x in trained.items()}
     if folder := os.environ.get("INTERRUPTED"):
-        results |= interrupted(pathlib.Path(folder))
+        results |= interrupted(pathlib.Path(folder)) | gathered()
     if processes.is_first():
         np.savez(sys.argv[1], devices=jax.device_count(), **results)
     np.savez(f"{sys.argv[1]}.rows{jax.process_index()}", *rows_read)

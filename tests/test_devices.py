@@ -116,6 +116,10 @@ def test_seeds_dealt_to_fewer_devices_stop_go_on_and_end_as_each_does_alone(trai
     assert len(apart) > 3 and max(apart.values()) < 1e-5
 
 
+def test_devices_predict_rows_of_their_own_and_gather_results_alone(trained):
+    assert trained["4"]["gathered"].tolist() == [4, 2]  # scores and weights
+
+
 def test_layouts_take_the_same_adamw_steps_but_for_key_biases(trained):
     expected, got = arrays_of(trained, "1", 2, "adamw"), arrays_of(trained, "4", 1, "adamw")
     np.testing.assert_allclose(

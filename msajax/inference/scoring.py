@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from msajax import announce
 from msajax.config.registry import is_own
@@ -86,16 +87,32 @@ def predict_program(
 
     @functools.partial(jax.jit, out_shardings=layout.sharding())  # every process reads them
     def predict(variables, shared, features, masks):
-        def predict_one(variables):
-            if shared:
-                variables = variables | {"params": joined(variables["params"], shared)}
-            found = module.apply(variables, features, masks, train=False)
-            # Made in the program, so that whoever runs it gets probabilities of classes.
-            return found.replace(score=task.scores(found.score), aux={})
+        def predict_rows(variables, shared, features, masks):
+            def predict_one(variables):
+                if shared:
+                    variables = variables | {"params": joined(variables["params"], shared)}
+                found = module.apply(variables, features, masks, train=False)
+                # Made in the program, so that whoever runs it gets probabilities of classes.
+                return found.replace(score=task.scores(found.score), aux={})
+
+            return layout.over_seeds(predict_one)(variables)
 
         if tree is not None:
             variables = tree.unflatten(variables)
-        return layout.over_seeds(predict_one)(variables)
+        rows = len(jax.tree.leaves(masks)[0])
+        if layout.data_devices > 1 and rows % layout.data_devices == 0:
+            # Mapped by hand: XLA would bring all rows to every device where a layer computes a few
+            # of them at a time.
+            same, own = PartitionSpec(), PartitionSpec("data")
+            predict_rows = jax.shard_map(
+                predict_rows,
+                mesh=layout.mesh,
+                in_specs=(same, same, own, own),
+                out_specs=PartitionSpec(None, "data"),
+                axis_names={"data"},
+                check_vma=False,
+            )
+        return predict_rows(variables, shared, features, masks)
 
     return predict
 

@@ -105,7 +105,8 @@ class MultiHeadAttention(nn.Module):
     projection: no information, and finite gradients. The attention maps `[B, H, Tq, Tk]`, before
     dropout, are kept as `attention` in the `intermediates` collection when that is mutable. If it
     is not, maps of long sequences are computed in parts (`long_attention`): the same numbers but
-    for their rounding.
+    for their rounding. With `added`, which is itself as large as a map of every head, they are
+    whole.
 
     Attributes:
         num_heads: H.

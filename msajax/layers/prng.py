@@ -82,6 +82,9 @@ def block_of_bits(
 ) -> jax.Array:
     """Draws the bits that `jax.random.bits(key, shape)` has in the rows of a block.
 
+    Of another implementation's key, which cannot draw a part of them, all are drawn for each block:
+    for long sequences dropout's key should be of COUNTER_HASH.
+
     Args:
         key: `[]`, typed.
         shape: `[H, Q, K]`.
