@@ -154,7 +154,7 @@ def _forward(
     keeps: Sequence[jax.Array],
     bias: jax.Array | None,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Returns what one row's queries `[H, Tq, dh]` find, their highest scores, and 1 by their sums."""
+    """Returns what one row's queries `[H, Tq, dh]` find; their highest scores, 1 by their sums."""
     queries, whole = q.shape[1], (*q.shape[:2], k.shape[1])
 
     def of_part(given: tuple) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
