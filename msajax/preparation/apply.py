@@ -162,7 +162,7 @@ def _choose(
                 of_others = {m: found[m] for m in others}
                 lost |= count_lost(split, others, of_others, nonzero=nonzero, cut=moved.cut)
             for m in others:
-                if wordless := count_among(split, m, moved.wordless, nonzero.get(m)):
+                if wordless := count_among(split, m, moved.wordless):
                     counts[m] = {"wordless_steps": wordless}
         else:
             found = choose_steps(masks, sizes.steps, preparation.truncate, split.ids)

@@ -105,7 +105,8 @@ def count_lost(
         if not np.count_nonzero(unread):
             continue  # features are looked at only where they may be lost
         for k, m in enumerate(chosen):
-            stored = _stored_steps(split.features[m], rows, (nonzero or {}).get(m))
+            known = (nonzero or {}).get(m)
+            stored = _stored_steps(split.features[m][rows], known if known is None else known[rows])
             unread[k] &= stored
             if np.count_nonzero(unread[k]):
                 lost.setdefault(m, np.zeros(len(split), int))[rows] = unread[k].sum(axis=1)
@@ -119,11 +120,15 @@ def count_lost(
     return found
 
 
-def count_among(split: Split, modality: str, steps: np.ndarray, nonzero: np.ndarray | None) -> int:
-    """Counts the stored steps among some `[N, T]` that are not zero and that no mask hides."""
+def count_among(split: Split, modality: str, steps: np.ndarray) -> int:
+    """Counts the stored steps among some that are not zero and that no mask hides.
+
+    `steps` is `[N, T]`, or `[N, 1]` for all steps of a sample.
+    """
+    x = split.features[modality]
     if modality in split.masks and modality not in split.derived:
         steps = steps & split.masks[modality]
-    return _count_nonzero(split, modality, steps, nonzero)
+    return _count_stored(x, np.broadcast_to(steps, x.shape[:2]))
 
 
 def count_hidden(split: Split, modality: str) -> int:
@@ -133,27 +138,26 @@ def count_hidden(split: Split, modality: str) -> int:
     """
     if modality not in split.masks or modality in split.derived:
         return 0
-    return _count_nonzero(split, modality, ~split.masks[modality])
+    return _count_stored(split.features[modality], ~split.masks[modality])
 
 
-def _count_nonzero(
-    split: Split, modality: str, steps: np.ndarray, nonzero: np.ndarray | None = None
-) -> int:
-    (rows,) = np.logical_or.reduce(steps, axis=1).nonzero()
+def _count_stored(x: np.ndarray, steps: np.ndarray) -> int:
+    """Counts the steps among some `[N, T]` that are neither zero nor a file's padding."""
     count = 0
-    for start in range(0, len(rows), _ROWS):
-        part = rows[start : start + _ROWS]
-        stored = _stored_steps(split.features[modality], part, nonzero)
-        count += int(np.count_nonzero(steps[part] & stored))
+    for start in range(0, len(x), _ROWS):
+        rows = slice(start, start + _ROWS)
+        among = x[rows][steps[rows]]  # `[n, d]`, or token ids `[n]`
+        count += int(np.count_nonzero(_stored_steps(among[:, None])))
     return count
 
 
-def _stored_steps(
-    x: np.ndarray, rows: slice | np.ndarray, nonzero: np.ndarray | None
-) -> np.ndarray:
-    """Finds the steps `[n, T]` of some rows that are neither zero nor a file's padding."""
-    stored = nonzero_steps(x[rows]) if nonzero is None else nonzero[rows]
-    return stored & (x[rows] != _PADDING) if x.ndim == 2 else stored
+def _stored_steps(x: np.ndarray, nonzero: np.ndarray | None = None) -> np.ndarray:
+    """Finds the steps `[N, T]` that are neither zero nor a file's padding.
+
+    `nonzero` is the result of `nonzero_steps`, if it is known already.
+    """
+    stored = nonzero_steps(x) if nonzero is None else nonzero
+    return stored & (x != _PADDING) if x.ndim == 2 else stored
 
 
 def count_in_full(
