@@ -1,22 +1,95 @@
 """Models on equal terms: what each contender is given, and one comparison that is made twice."""
 
 import csv
+import dataclasses
 import json
 import math
 import os
+import shutil
+import sys
 
+import numpy as np
 import pytest
 from tiny import SMALLEST, tiny_config
 
 from msajax.config import ModelConfig
+from msajax.corpus import formats
 from msajax.errors import UserError
+from msajax.files import write_json
 from msajax.models.build import declared
 from msajax.models.table import MODELS
+from msajax.results.measure import summarize_with_intervals
 from msajax.studies import compare_models
 from msajax.studies.compare_models import Budget, of_contender
 from msajax.studies.sweep.space import plan
+from msajax.tasks import make_task
 
 DONE = ("lf_dnn", "text_only")
+IDS = [f"video{k // 2}[{k % 2}]" for k in range(24)]
+LABELS = np.random.default_rng(0).choice(np.arange(-3, 4), len(IDS)).astype(float)
+
+
+class Children:
+    """Stand-ins of a contender's process, each with what it leaves, says and ends with."""
+
+    def __init__(self, folder):
+        self.folder, self.program = folder, folder / "child"
+        folder.mkdir()
+        self.program.write_text(
+            "#!/bin/bash\n"
+            'for a; do case "$a" in --workdir=*) w="${a#--workdir=}";; esac; done\n'
+            f'own={folder}/$(basename "$w"); echo begun >> "$own.begun"\n'
+            'if [ -e "$own" ] && [ ! -e "$w" ]; then cp -r "$own" "$w"; fi\n'
+            'if [ -e "$own.sh" ]; then . "$own.sh"; fi\n'
+        )
+        self.program.chmod(0o755)
+
+    def begun(self, name):
+        """How often that of a contender has begun."""
+        path = self.folder / f"{name}.begun"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def ends(self, name, script):
+        """What a contender's does in the end, as lines of bash."""
+        (self.folder / f"{name}.sh").write_text(script)
+
+    def leaves(self, name, error=0.1, labels=LABELS, seeds=2, selection="mae", **more):
+        """What a contender's leaves: a run whose scores are so far from the labels."""
+        task = make_task("regression", ("label",), LABELS[:, None])
+        noise = np.random.default_rng(len(name)).normal(0, error, (seeds, len(IDS)))
+        scores = labels + noise if error else np.ones_like(noise)
+        measured = summarize_with_intervals(scores[..., None], labels[:, None], task)
+        run = self.folder / name
+        (run / "predictions").mkdir(parents=True, exist_ok=True)
+        write_json(run / "results.json", {
+            "task": "regression", "model": {"name": name, "parameters": 7}, "epochs": 3,
+            "corpus": {"sizes": {"train": 20}}, "seeds": list(range(seeds)), "failed": [],
+            "selection": selection, "valid": measured, "test": measured,
+            "floors": {"constant_0": {"mae": 1.5}}, "best_epoch": [1] * seeds, "test_ensemble": {},
+            "timing": {"epochs": 3, "train_seconds": 12.0}, **more,
+        })  # fmt: skip
+        columns = [f"score_seed{k}" for k in range(seeds)]
+        rows = zip(IDS, labels, scores.mean(0), *scores, strict=True)
+        with open(run / "predictions" / "test.csv", "w", newline="") as file:
+            csv.writer(file).writerows([("id", "label", "score", *columns), *rows])
+
+
+@pytest.fixture
+def children(tmp_path, monkeypatch):
+    made = Children(tmp_path / "children")
+    monkeypatch.setattr(sys, "executable", str(made.program))
+    return made
+
+
+def compared(tmp_path, names=("lf_dnn",), config=None, trials=0, **more):
+    """A comparison in a folder that stays the same; its rows by name are `["rows"]`."""
+    config = tiny_config() if config is None else config
+    own = more.pop("own", None)
+    content, is_done = compare_models.compare_models(
+        names, config, str(tmp_path / "w"), Budget(trials=trials, **more), own=own
+    )
+    rows = {row["name"]: row for row in content["contenders"]}
+    return content | {"rows": rows, "is_done": is_done}
 
 
 def test_a_contender_has_what_all_share_and_only_settings_that_it_reads():
@@ -64,6 +137,40 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path)
     assert (tmp_path / "tfn.py").read_text() == "mine"
 
 
+def test_a_comparison_goes_on_with_the_same_corpus_and_what_changes_no_run(children, tmp_path):
+    for name in DONE:
+        children.leaves(name)
+
+    def corpus(path, **settings):
+        data = tiny_config(**{f"data__synthetic__{k}": v for k, v in settings.items()}).data
+        formats.save(formats.open_own("synthetic", data), str(path))
+        return tiny_config(data__path=str(path))
+
+    config = corpus(tmp_path / "c.npz")
+    assert compared(tmp_path, config=config)["is_done"]
+    # A copy is the same corpus; a report, a cache and places of checkpoints change no run.
+    copy = corpus(tmp_path / "copy.npz")
+    train = dataclasses.replace(copy.train, report=True, compile_cache=str(tmp_path / "cache"))
+    again = compared(tmp_path, config=dataclasses.replace(copy, train=train))
+    assert again["is_done"] and [children.begun(name) for name in DONE] == [1, 1]
+    assert "train.report" not in (tmp_path / "w" / "lf_dnn.py").read_text()
+    assert "copy.npz" in (tmp_path / "w" / "lf_dnn.py").read_text()
+    # Another corpus, shared setting or setting of a contender's own is named.
+    before = (tmp_path / "w" / "models.json").read_bytes()
+    for other, more, message in (
+        (corpus(tmp_path / "c.npz", train=40), {}, r"another comparison \(corpus digest: '\w+' th"),
+        (tiny_config(data__path=str(tmp_path / "copy.npz"), train__epochs=3), {},
+         r"another comparison \(train.epochs: 4 there, 3 here\)"),
+        (copy, {"own": {"lf_dnn": {"hidden": 9}}}, r"\(lf_dnn.py: model.lf_dnn.hidden: 64 there, 9"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            compared(tmp_path, ("lf_dnn", "tfn"), other, **more)
+    assert (tmp_path / "w" / "models.json").read_bytes() == before
+    (tmp_path / "w" / "lf_dnn.py").write_text("import nothing_at_all")
+    with pytest.raises(UserError, match="line 1: ModuleNotFoundError: .*it was changed"):
+        compared(tmp_path, config=copy)
+
+
 def test_a_comparison_ends_in_one_table_and_what_has_ended_is_only_read(forks, tmp_path):
     workdir = tmp_path / "models"
     keys = {"data__path": "synthetic", **SMALLEST, "data__synthetic__train": 24,
@@ -100,6 +207,6 @@ def test_a_comparison_ends_in_one_table_and_what_has_ended_is_only_read(forks, t
     again = json.loads((workdir / "models.json").read_text())["contenders"]
     assert [row for row in again if row["name"] in DONE] == [rows[name] for name in DONE]
     assert before == {n: (workdir / n / "results.json").stat().st_mtime_ns for n in DONE}
-    for key, what in (("train.epochs=3", "train.epochs"), ("model.lf_dnn.hidden=9", "lf_dnn.py")):
+    for key, what in (("train.epochs=3", "train.epochs"), ("model.lf_dnn.hidden=9", "lf_dnn")):
         other = forks.run(*command, f"--config.{key}")
         assert other.returncode == 2 and f"holds another comparison ({what}" in other.stderr

@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -32,8 +33,19 @@ from msajax.config import Config, checked, flatten, from_config_dict, identity
 from msajax.config.identity import NUMERICS
 from msajax.config.registry import OF_EVERY_MODEL, registered
 from msajax.corpus.folds import require_one_fold
-from msajax.errors import NON_FINITE, OK, STOPPED, USER_ERROR, UserError, on_one_line, writing
-from msajax.files import holds, json_text, read_json, write_if_new, write_json, write_text
+from msajax.corpus.formats import open_own
+from msajax.errors import (
+    NON_FINITE,
+    OK,
+    STOPPED,
+    USER_ERROR,
+    UserError,
+    on_one_line,
+    user_failure,
+    writing,
+)
+from msajax.experiment.run import open_encoders
+from msajax.files import json_text, read_json, write_if_new, write_json
 from msajax.models.build import declared
 from msajax.report import charts
 from msajax.report.figures import Chart
@@ -106,9 +118,13 @@ def compare_models(
         require_one_fold(config.data)
     _check_budget(budget)
     experiments = _experiments(contenders, config, budget, own or {})
+    texts = {
+        name: experiment_text(one, f"{name}, a contender of a comparison of models.", space)
+        for name, (one, space) in experiments.items()
+    }
     # What makes two comparisons the same; contenders may be added.
-    flat = {k: v for k, v in flatten(config).items() if k in identity(config) or k == "data.path"}
-    flat |= {"numerics": NUMERICS, "--trials": budget.trials, "--trial_seeds": budget.trial_seeds}
+    flat = {**identity(config), **_digests(config), "numerics": NUMERICS}
+    flat |= {"--trials": budget.trials, "--trial_seeds": budget.trial_seeds}
     identity_of_all = json.loads(json_text(flat))  # as JSON has it: a tuple is a list
     _claim(workdir, identity_of_all, experiments)
     with writing(workdir):
@@ -121,9 +137,8 @@ def compare_models(
         names = list(dict.fromkeys([*experiments, *(row["name"] for row in before)]))
         write = functools.partial(_write_table, workdir, config, identity_of_all, names, budget)
         content = write()
-        for name, text in experiments.items():
-            if not os.path.exists(path := os.path.join(workdir, f"{name}.py")):
-                write_text(path, text)
+        for name, text in texts.items():  # what changes no run, as a path, may have changed
+            write_if_new(os.path.join(workdir, f"{name}.py"), text)
         for k, name in enumerate(experiments):
             if _status(workdir, name) == DONE:
                 continue
@@ -187,8 +202,8 @@ def of_contender(config: Config, name: str, own: Mapping[str, Any] | None = None
 
 def _experiments(
     contenders: Sequence[str], config: Config, budget: Budget, own: Mapping[str, Mapping[str, Any]]
-) -> dict[str, str]:
-    """Writes every contender's experiment file; that of text alone stands last if it is missing."""
+) -> dict[str, tuple[Config, dict[str, Any] | None]]:
+    """Makes every contender's experiment and space; text alone stands last if it is missing."""
     if not contenders or not all(contenders):
         raise UserError(
             "--contenders names no model, or an empty one: names are separated by commas, as in "
@@ -212,12 +227,21 @@ def _experiments(
                 f"The model {name!r} declares no space of settings (msajax.Model.space): give it "
                 "one, or compare with --trials=0."
             )
-        said = f"{name}, a contender of a comparison of models."
-        found[name] = experiment_text(experiment, said, space if budget.trials else None)
+        found[name] = experiment, space if budget.trials else None
     return found
 
 
-def _claim(workdir: str, own: Mapping[str, Any], experiments: Mapping[str, str]) -> None:
+def _digests(config: Config) -> dict[str, str]:
+    """Returns what tells whether the corpus and the pretrained encoders are the same."""
+    found = {"corpus digest": open_own(config.data.path, config.reading).digest}
+    return found | {f"{m} encoder digest": one.digest for m, one in open_encoders(config).items()}
+
+
+def _claim(
+    workdir: str,
+    own: Mapping[str, Any],
+    experiments: Mapping[str, tuple[Config, dict[str, Any] | None]],
+) -> None:
     """Refuses a folder that holds another comparison, or something else."""
     if is_url(workdir):
         raise UserError(f"The workdir {workdir} is in a bucket: name a folder.")
@@ -228,11 +252,24 @@ def _claim(workdir: str, own: Mapping[str, Any], experiments: Mapping[str, str])
     if not isinstance(stored, dict) or not isinstance(stored.get("identity"), dict):
         raise UserError(f"{path} is not that of a comparison of models: choose another --workdir.")
     found = differences(own, stored["identity"], "{key}: {there} there, {here} here")
-    for name, text in experiments.items():
+    for name, (config, space) in ({} if found else experiments).items():
         path = os.path.join(workdir, f"{name}.py")
-        if os.path.exists(path) and not holds(path, text):
-            found.append(f"{name}.py has other settings or another space")
+        if os.path.exists(path):
+            here = identity(config) | {"get_space()": space}
+            form = f"{name}.py: {{key}}: {{there}} there, {{here}} here"
+            found += differences(here, _stored_experiment(path), form)
     require_no_difference(workdir, "comparison", found)
+
+
+def _stored_experiment(path: str) -> dict[str, Any]:
+    """Reads what makes a contender's runs the same runs from its experiment file."""
+    try:
+        module = runpy.run_path(path)
+        space = module["get_space"]() if "get_space" in module else None
+        return identity(from_config_dict(module["get_config"]())) | {"get_space()": space}
+    except Exception as error:  # whatever somebody has made of the file
+        why = user_failure(path, error)
+        raise UserError(f"{path}{why}; it was changed: choose another --workdir.") from error
 
 
 # --- a contender's process ---
