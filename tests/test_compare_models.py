@@ -5,13 +5,14 @@ import dataclasses
 import json
 import math
 import os
-import shutil
+import re
 import sys
 
 import numpy as np
 import pytest
 from tiny import SMALLEST, tiny_config
 
+from msajax.api import ModelsResult
 from msajax.config import ModelConfig
 from msajax.corpus import formats
 from msajax.errors import UserError
@@ -161,7 +162,8 @@ def test_a_comparison_goes_on_with_the_same_corpus_and_what_changes_no_run(child
         (corpus(tmp_path / "c.npz", train=40), {}, r"another comparison \(corpus digest: '\w+' th"),
         (tiny_config(data__path=str(tmp_path / "copy.npz"), train__epochs=3), {},
          r"another comparison \(train.epochs: 4 there, 3 here\)"),
-        (copy, {"own": {"lf_dnn": {"hidden": 9}}}, r"\(lf_dnn.py: model.lf_dnn.hidden: 64 there, 9"),
+        (copy, {"own": {"lf_dnn": {"hidden": 9}}},
+         r"another comparison \(lf_dnn.py: model.lf_dnn.hidden: 64 there, 9 here\)"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=message):
             compared(tmp_path, ("lf_dnn", "tfn"), other, **more)
@@ -169,6 +171,69 @@ def test_a_comparison_goes_on_with_the_same_corpus_and_what_changes_no_run(child
     (tmp_path / "w" / "lf_dnn.py").write_text("import nothing_at_all")
     with pytest.raises(UserError, match="line 1: ModuleNotFoundError: .*it was changed"):
         compared(tmp_path, config=copy)
+
+
+def test_what_is_undefined_on_test_leaves_the_others_a_table(children, tmp_path):
+    children.leaves("lf_dnn", selection="corr")
+    children.leaves("tfn", 0, selection="corr")  # of scores that never change
+    children.leaves("text_only", 0.5, selection="corr")
+    content = compared(tmp_path, ("lf_dnn", "tfn"))
+    row = content["rows"]["tfn"]
+    assert row["test"]["corr"]["mean"] is row["p"] is row["p_holm"] is row["verdict"] is None
+    assert content["rows"]["text_only"]["p"] > 0
+    assert "Undefined on test is the difference in corr of tfn." in content["notes"]
+    assert json.loads((tmp_path / "w" / "models.json").read_text())["notes"] == content["notes"]
+    page = (tmp_path / "w" / "models.html").read_text()
+    assert "<svg" in page and "tfn:" not in page and "lf_dnn: 0.9" in page
+    assert re.search(r"tfn +7 +- +- +- +- +-", str(ModelsResult("", content)))
+    # A metric that the labels of the test split do not have is not compared.
+    for name in ("lf_dnn", "text_only"):
+        children.leaves(name, labels=np.append(LABELS[:-1], 3.2), selection="acc7")
+    content = compared(tmp_path / "other", ("lf_dnn",))
+    assert content["rows"]["text_only"]["p"] is None
+    assert "The labels of the test split have no acc7: nothing was compared." in content["notes"]
+
+
+def test_seeds_that_failed_leave_the_others_their_row(children, tmp_path):
+    children.leaves("lf_dnn")
+    failed = {"seed": 1, "epoch": 2, "step": 5}
+    children.leaves("text_only", seeds=1, failed=[failed])
+    children.ends("text_only", "echo error: seed 1 failed >&2; exit 3")
+    children.ends("tfn", "echo error: all failed >&2; exit 3")
+    content = compared(tmp_path, ("lf_dnn", "tfn"))
+    row = content["rows"]["text_only"]
+    assert row["status"] == "done" and row["p"] is not None and row["failed"] == [failed]
+    assert content["is_done"] and content["rows"]["tfn"]["status"] == "not finite: all failed"
+    shown = str(ModelsResult("", content))
+    assert "text_only: The numbers of 1 random seed(s)" in shown and "its other seeds" in shown
+    assert compared(tmp_path, ("lf_dnn", "tfn"))["is_done"] and children.begun("text_only") == 1
+
+
+def test_a_result_that_cannot_be_compared_is_that_contenders_status(children, tmp_path):
+    for name in ("lf_dnn", "tfn", "lmf", "text_only"):
+        children.leaves(name, labels=LABELS + (name == "lmf"))
+    (children.folder / "tfn" / "predictions" / "test.csv").unlink()
+    content = compared(tmp_path, ("lf_dnn", "tfn", "lmf"))
+    rows = content["rows"]
+    assert re.match("cannot be compared: .*test.csv cannot be read", rows["tfn"]["status"])
+    assert re.match("cannot be compared: .* differ in the labels", rows["lmf"]["status"])
+    assert rows["text_only"]["p"] is not None and content["is_done"]
+    # Without the reference nothing is compared, which is said.
+    content = compared(tmp_path, ("tfn", "lf_dnn"))
+    assert content["rows"]["lf_dnn"]["p"] is None
+    assert "tfn, the reference, has no result: nothing was compared." in content["notes"]
+
+
+def test_so_few_videos_that_nothing_can_be_shown_are_told(children, tmp_path, monkeypatch):
+    few = [f"video{k // 6}[{k % 6}]" for k in range(24)]
+    monkeypatch.setattr(sys.modules[__name__], "IDS", few)
+    for name in DONE:
+        children.leaves(name)
+    content = compared(tmp_path)
+    said = "Only 4 video(s): the smallest p that can come out is about 0.12, and nothing can be"
+    printed = " ".join(str(ModelsResult("", content)).split())
+    page = (tmp_path / "w" / "models.html").read_text()
+    assert said in " ".join(content["notes"]) and said in printed and said in page
 
 
 def test_a_comparison_ends_in_one_table_and_what_has_ended_is_only_read(forks, tmp_path):

@@ -27,7 +27,15 @@ from rich.console import Console
 from rich.text import Text
 
 from msajax.checks import differences, is_url
-from msajax.comparison.compare import FIRST, SECOND, compare, tabulate
+from msajax.comparison.compare import (
+    FIRST,
+    SECOND,
+    UNDEFINED,
+    about_groups,
+    compare_pairs,
+    tabulate,
+)
+from msajax.comparison.contenders import open_runs
 from msajax.comparison.output import csv_text, p_value, run_table_latex
 from msajax.config import Config, checked, flatten, from_config_dict, identity
 from msajax.config.identity import NUMERICS
@@ -45,13 +53,13 @@ from msajax.errors import (
     writing,
 )
 from msajax.experiment.run import open_encoders
-from msajax.files import json_text, read_json, write_if_new, write_json
+from msajax.files import as_strict, json_text, read_json, write_if_new, write_json, write_text
 from msajax.models.build import declared
 from msajax.report import charts
 from msajax.report.figures import Chart
-from msajax.report.page import Panel, render
+from msajax.report.page import Panel, render, shortened
 from msajax.results import legend
-from msajax.results.findings import interval, mean_sd
+from msajax.results.findings import interval, is_number, mean_sd
 from msajax.results.tables import MetricTable, print_sentences
 from msajax.runs.claim import FOLDS, goes_on, require_no_difference
 from msajax.runs.folder import RunFolder
@@ -60,15 +68,18 @@ from msajax.runs.manifest import LOCK
 from msajax.runtime.signals import FOLLOWS, StopRequest
 from msajax.studies.folds import as_one_run
 from msajax.studies.sweep.files import SWEEP, WINNER, experiment_text
+from msajax.training.failures import failure_message
 
 logger = logging.getLogger(__name__)
 
-RESULTS = "models.json"
+RESULTS, LATEX = "models.json", "models.tex"
 DONE, NOT_RUN, PAUSED, _KILLED = "done", "not run", "paused", "killed"
 _TAKEN = ("models", LOCK)  # names of other files beside those of contenders
 _TEXT_ONLY = "text_only"  # the floor that every table has
 _WAIT = 60.0  # seconds for a process of a start that was killed
 _POLL = 0.2
+_SPLITS, _SEED = ("valid", "test"), "random seed"
+_LONGEST = 19  # characters of a name in the chart
 
 
 class Budget(NamedTuple):
@@ -145,12 +156,16 @@ def compare_models(
             if _is_over(stop, last):
                 return content, False
             logger.info("%s (%d of %d).", name, k + 1, len(experiments))
-            if not _run_contender(workdir, name, budget, stop, last):
-                return write(), False
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(workdir, LATEX))  # it is of what had ended before
+            has_ended = _run_contender(workdir, name, budget, stop, last)
             content = write()
+            if not has_ended:
+                return content, False
             row = next(row for row in content["contenders"] if row["name"] == name)
             logger.info("%s: %s", name, _sentence(content, row))
-        ends = [row["status"] for row in content["contenders"]]
+        _write_latex(workdir, content)
+        ends = [row["status"] for row in content["contenders"] if row["name"] in experiments]
         return content, not any(status.startswith((PAUSED, _KILLED)) for status in ends)
 
 
@@ -374,7 +389,10 @@ def _run_of(workdir: str, name: str) -> RunFolder:
 def _status(workdir: str, name: str) -> str:
     """Says how far a contender is: done, not run, paused, or why it came to nothing."""
     run, taken = _run_of(workdir, name), _cost_so_far(workdir, name)
-    if taken["code"] == OK and any(os.path.exists(run.file(n)) for n in ("results.json", FOLDS)):
+    # Of random seeds whose numbers were not finite, the others have results.
+    if taken["code"] in (OK, NON_FINITE) and any(
+        os.path.exists(run.file(n)) for n in ("results.json", FOLDS)
+    ):
         return DONE
     if taken["code"] is None:
         return PAUSED if os.path.isdir(os.path.join(workdir, name)) else NOT_RUN
@@ -393,11 +411,20 @@ def _write_table(
     workdir: str, config: Config, own: Mapping[str, Any], names: Sequence[str], budget: Budget
 ) -> dict[str, Any]:
     """Writes the table of what has ended so far; returns the content of models.json."""
-    runs = {n: _run_of(workdir, n) for n in names if _status(workdir, n) == DONE}
-    results = {
-        name: as_one_run(run.path) if os.path.exists(run.file(FOLDS)) else run.read_results()
-        for name, run in runs.items()
-    }
+    rows, results, runs = {}, {}, {}
+    for name in names:
+        status = _status(workdir, name)
+        if status == DONE:
+            run = _run_of(workdir, name)
+            try:
+                # What cannot stand beside the first that has ended is not compared.
+                open_runs([*list(runs.values())[:1], run.path], "test")
+                is_folds = os.path.exists(run.file(FOLDS))
+                results[name] = as_one_run(run.path) if is_folds else run.read_results()
+                runs[name] = run.path
+            except UserError as error:
+                status = f"cannot be compared: {error}"
+        rows[name] = _contender_row(workdir, name, status, results.get(name))
     content = {
         "corpus": config.data.path,
         "budget": {
@@ -409,25 +436,21 @@ def _write_table(
         "task": next((one["task"] for one in results.values() if "task" in one), None),
         "metric": next((one["selection"] for one in results.values()), None),
         "floors": next((one["floors"] for one in results.values()), {}),
-        "contenders": [_contender_row(workdir, name, results.get(name)) for name in names],
+        "contenders": list(rows.values()),
+        "notes": _test(rows, names[0], runs, next((o["selection"] for o in results.values()), "")),
         "identity": own,
     }
-    for name, values in _tests(names[0], runs, content["metric"]).items():
-        row = next(row for row in content["contenders"] if row["name"] == name)
-        row |= values
+    content = as_strict(content)  # what is undefined is None, as in the file
     files = {RESULTS: json_text(content), "models.html": page(content)}
     files["models.csv"] = csv_text(rows_of(content))
-    if runs:
-        table = tabulate([run.path for run in runs.values()])
-        for row, name in zip(table["rows"], runs, strict=True):
-            row["run"] = name
-        files["models.tex"] = run_table_latex(table)
     for name, text in files.items():
         write_if_new(os.path.join(workdir, name), text)
     return content
 
 
-def _contender_row(workdir: str, name: str, results: Mapping[str, Any] | None) -> dict[str, Any]:
+def _contender_row(
+    workdir: str, name: str, status: str, results: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Says what is known of a contender."""
     taken, folder = _cost_so_far(workdir, name), os.path.join(workdir, name)
     sweep: Mapping[str, Any] = {"trials": [], "winner": None}
@@ -446,7 +469,8 @@ def _contender_row(workdir: str, name: str, results: Mapping[str, Any] | None) -
         "p": None,
         "p_holm": None,
         "verdict": None,
-        "status": _status(workdir, name),
+        "status": status,
+        "failed": [],
     }
     if results is None:
         return row
@@ -460,23 +484,51 @@ def _contender_row(workdir: str, name: str, results: Mapping[str, Any] | None) -
         "valid": results["valid"],
         "test": results["test"],
         "samples_per_second": round(trained / seconds, 1) if seconds else None,
+        "failed": results.get("failed", []),
     }
 
 
-def _tests(
-    reference: str, runs: Mapping[str, RunFolder], metric: str | None
-) -> dict[str, dict[str, Any]]:
-    """Tests every run that has ended against that of the reference, as `compare` does."""
-    if reference not in runs or len(runs) < 2:
-        return {}
+def _test(
+    rows: Mapping[str, dict[str, Any]], reference: str, runs: Mapping[str, str], metric: str
+) -> list[str]:
+    """Tests every run that has ended against that of the reference, in one metric.
+
+    Args:
+        rows: get p and the verdict, as `compare` gives them.
+        runs: folders by the names of contenders.
+
+    Returns:
+        What a reader must know of the tests, in sentences.
+    """
     others = [name for name in runs if name != reference]
-    report = compare([runs[name].path for name in (reference, *others)])
-    found = {}
-    for name, pair in zip(others, report["pairs"], strict=True):
-        values = pair["metrics"][metric]
-        verdict = {FIRST: "worse", SECOND: "better"}.get(values["verdict"], "noise")
-        found[name] = {"p": values["p"], "p_holm": values["p_holm"], "verdict": verdict}
-    return found
+    if not others:
+        return []
+    if reference not in runs:
+        return [f"{reference}, the reference, has no result: nothing was compared."]
+    opened = open_runs([runs[name] for name in (reference, *others)], "test")
+    if metric not in opened.task.reported:
+        return [f"The labels of the test split have no {metric}: nothing was compared."]
+    pairs = compare_pairs(opened, {(0, k): [metric] for k in range(1, len(runs))})
+    words = {FIRST: "worse", SECOND: "better", UNDEFINED: None}
+    for name, pair in zip(others, pairs.values(), strict=True):
+        values = pair[metric]
+        rows[name].update({key: values[key] for key in ("p", "p_holm")})
+        rows[name]["verdict"] = words.get(values["verdict"], "noise")
+    notes = [*opened.notes, *about_groups(opened._asdict() | {"groups": opened.groups}, len(pairs))]
+    if unknown := [name for name in others if rows[name]["verdict"] is None]:
+        notes.append(f"Undefined on test is the difference in {metric} of {', '.join(unknown)}.")
+    return notes
+
+
+def _write_latex(workdir: str, content: Mapping[str, Any]) -> None:
+    """Writes models.tex, with every metric, unless it is there: its tests take a while."""
+    path = os.path.join(workdir, LATEX)
+    names = [row["name"] for row in content["contenders"] if row["status"] == DONE]
+    if names and not os.path.exists(path):
+        table = tabulate([_run_of(workdir, name).path for name in names])
+        for row, name in zip(table["rows"], names, strict=True):
+            row["run"] = name
+        write_text(path, run_table_latex(table))
 
 
 def rows_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -500,16 +552,30 @@ _COLUMNS = ("parameters", "valid", "test", "95 % interval", "p", "p (Holm)", "sa
 
 def _cells(content: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     """Writes the values of a contender that has ended, or why it has none."""
-    metric = content["metric"]
     if row["status"] != DONE:
         return [row["status"]] if row["status"] in (NOT_RUN, PAUSED) else ["none, see below"]
-    cells = [
-        f"{row['parameters']:,}",
-        *(mean_sd(metric, row[s][metric]) for s in ("valid", "test")),
-    ]
-    cells.append(interval(metric, row["test"][metric]))
+    cells = [f"{row['parameters']:,}", *(_shown(content, row, split) for split in _SPLITS)]
+    known = _defined(content, row)
+    cells.append(interval(content["metric"], known) if known["ci95"] else "-")
     cells += ["-" if row[key] is None else p_value(row[key]) for key in ("p", "p_holm")]
-    return [*cells, f"{row['samples_per_second']:,.0f}", f"{row['peak_mib']:,.0f}"]
+    costs = (row["samples_per_second"], row["peak_mib"])
+    return [*cells, *("-" if cost is None else f"{cost:,.0f}" for cost in costs)]
+
+
+def _shown(content: Mapping[str, Any], row: Mapping[str, Any], split: str) -> str:
+    """Writes what a contender reaches on a split in the metric of the table."""
+    values = row[split].get(content["metric"])
+    return mean_sd(content["metric"], values) if values else "-"
+
+
+def _defined(content: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the "seeds" whose test metric is defined, and its "ci95", or None."""
+    values = row["test"].get(content["metric"], {"seeds": (), "ci95": (None, None)})
+    is_known = all(map(is_number, values["ci95"]))
+    return {
+        "seeds": list(filter(is_number, values["seeds"])),
+        "ci95": values["ci95"] if is_known else None,
+    }
 
 
 def sentences(content: Mapping[str, Any]) -> list[str]:
@@ -517,6 +583,10 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
     reference, metric, rows = (content[key] for key in ("reference", "metric", "contenders"))
     ended = (DONE, NOT_RUN, PAUSED)
     found = [f"{row['name']} {row['status']}" for row in rows if row["status"] not in ended]
+    for row in rows:
+        if row["failed"]:
+            said = failure_message(row["failed"])
+            found.append(f"{row['name']}: {said} The table has its other seeds.")
     texts = {
         "better": f"By test {metric}, better than {reference}:",
         "worse": f"By test {metric}, worse than {reference}:",
@@ -525,86 +595,93 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
     for verdict, text in texts.items():
         if names := [row["name"] for row in rows if row["verdict"] == verdict]:
             found.append(f"{text} {', '.join(names)}.")
-    return found
+    return [*found, *content["notes"]]
 
 
 def _terms(content: Mapping[str, Any]) -> list[str]:
     budget = content["budget"]
     each = "its declared settings, "
     if budget["trials"]:
-        seeds = f"{budget['trial_seeds']} random seeds" if budget["trial_seeds"] > 1 else "one seed"
+        trials, seeds = (
+            _several(budget[k], w) for k, w in (("trials", "trial"), ("trial_seeds", _SEED))
+        )
         each = (
-            f"{budget['trials']} trials of {seeds} from the space that its model declares, on "
-            "validation alone; the best "
+            f"{trials} of {seeds} from the space that its model declares, on validation alone; "
+            "the best "
         )
     return [
-        f"Each contender: {each}trained on {budget['seeds']} fresh random seeds and tested once.",
+        f"Each contender: {each}trained on {_several(budget['seeds'], f'fresh {_SEED}')} and "
+        "tested once.",
         f"p: the paired test against {content['reference']} on the test split; Holm: over all "
         "others. A model is told from it where the intervals of the difference, over samples, "
         "videos and random seeds, exclude 0 as well.",
     ]
 
 
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def _sentence(content: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """Says in a line how a contender has ended."""
     if row["status"] != DONE:
         return row["status"]
-    metric = content["metric"]
-    valid, test = (mean_sd(metric, row[split][metric]) for split in ("valid", "test"))
-    return f"{metric} {valid} on valid, {test} on test, {row['seconds']:.0f} s"
+    valid, test = (_shown(content, row, split) for split in _SPLITS)
+    return f"{content['metric']} {valid} on valid, {test} on test, {row['seconds']:.0f} s"
 
 
 def print_models(content: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a models.json: a row for each contender, and what it means."""
-    metric = content["metric"] or "no metric yet"
-    arrow = legend.arrow(metric) if content["metric"] else ""
-    seeds = content["budget"]["seeds"]
-    table = MetricTable(f"{metric} {arrow}, {seeds} random seeds", ["model", *_COLUMNS])
-    for row in content["contenders"]:
-        table.add_row(Text(row["name"]), *map(Text, _cells(content, row)))
-    for name, values in _floors(content).items():
-        table.add_row(Text(name), Text(), Text(), Text(legend.show(metric, values)))
+    metric = content["metric"]
+    shown = f"{metric} {legend.arrow(metric)}" if metric else "no metric yet"
+    seeds = _several(content["budget"]["seeds"], _SEED)
+    table = MetricTable(f"{shown}, {seeds}", ["model", *_COLUMNS])
+    for cells in _table_rows(content):
+        table.add_row(*map(Text, cells))
     console.print(table)
     console.print()
     print_sentences([*sentences(content), *_terms(content)], console)
+
+
+def _table_rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Writes the rows of the table: contenders, and floors below them."""
+    found = [(row["name"], *_cells(content, row)) for row in content["contenders"]]
+    for name, value in _floors(content).items():
+        found.append((name, "", "", legend.show(content["metric"], value)))
+    return [(*cells, *[""] * (len(_COLUMNS) + 1 - len(cells))) for cells in found]
 
 
 def _floors(content: Mapping[str, Any]) -> dict[str, float]:
     """Returns what floors reach in the metric of the table."""
     metric, floors = content["metric"], content["floors"]
     words = legend.task_of(content, [metric]).floor_words if floors else {}
-    return {words[n].name: of[metric] for n, of in floors.items() if metric in of}
+    return {words[n].name: of[metric] for n, of in floors.items() if is_number(of.get(metric))}
 
 
 def page(content: Mapping[str, Any]) -> str:
     """Makes models.html: the table, and each seed as a dot beside intervals and floors."""
-    metric, floors = content["metric"], _floors(content)
-    ended = [row for row in content["contenders"] if row["status"] == DONE]
-    drawn = []
-    if ended:
-        rows: list[charts.Row] = [
-            (row["name"], row["test"][metric]["seeds"], row["test"][metric]["ci95"])
-            for row in ended
-        ]
-        rows += [(name, [value], None) for name, value in floors.items()]
-        note = (
-            "A dot is a random seed; a bar is the 95 % interval over samples; diamonds are floors."
-        )
-        drawn = [Chart(f"Test {metric}", charts.value_rows(rows, len(ended)), note=note)]
-    cells = []
-    for row in content["contenders"]:
-        said = _cells(content, row)
-        cells.append((row["name"], *said, *[""] * (len(_COLUMNS) - len(said))))
+    metric, ended = content["metric"], [r for r in content["contenders"] if r["status"] == DONE]
+    known = {row["name"]: _defined(content, row) for row in ended}
+    rows: list[charts.Row] = [
+        (shortened(name, _LONGEST), of["seeds"], of["ci95"])
+        for name, of in known.items()
+        if of["seeds"]
+    ]
+    ours = len(rows)
+    rows += [(shortened(name, _LONGEST), [value], None) for name, value in _floors(content).items()]
+    note = "A dot is a random seed; a bar is the 95 % interval over samples; diamonds are floors."
     panel = Panel.of(
         "Models on equal terms",
         "compared.html",
         sentences=sentences(content),
-        charts=drawn,
+        charts=[Chart(f"Test {metric}", charts.value_rows(rows, ours), note=note)] if ours else [],
         columns=[f"test {metric}" if metric else "model", *_COLUMNS],
-        rows=cells,
+        rows=_table_rows(content),
+        label="models",
         notes=_terms(content),
         terms=[],
     )
-    budget = content["budget"]
-    facts = [f"{len(ended)} of {len(cells)} models", f"{budget['trials']} trials each"]
+    trials = content["budget"]["trials"]
+    facts = [f"{len(ended)} of {_several(len(content['contenders']), 'model')}"]
+    facts.append(f"{_several(trials, 'trial')} each" if trials else "declared settings")
     return render("Models", [panel], eyebrow="msajax compare_models", facts=facts)
