@@ -7,6 +7,8 @@ import math
 import os
 import re
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from msajax.files import write_json
 from msajax.models.build import declared
 from msajax.models.table import MODELS
 from msajax.results.measure import summarize_with_intervals
+from msajax.runs.lock import Lock
 from msajax.studies import compare_models
 from msajax.studies.compare_models import Budget, of_contender
 from msajax.studies.sweep.space import plan
@@ -234,6 +237,65 @@ def test_so_few_videos_that_nothing_can_be_shown_are_told(children, tmp_path, mo
     printed = " ".join(str(ModelsResult("", content)).split())
     page = (tmp_path / "w" / "models.html").read_text()
     assert said in " ".join(content["notes"]) and said in printed and said in page
+
+
+def test_what_a_contender_takes_is_of_its_own_process_and_adds_up(children, tmp_path):
+    for name in DONE:
+        children.leaves(name)
+    children.ends("lf_dnn", "sleep 0.7")
+    held = np.ones(400 * 2**17)  # 400 MiB of this process
+    rows = compared(tmp_path)["rows"]
+    assert held.all() and 0 < rows["lf_dnn"]["peak_mib"] < 100 < 400
+    assert 0.7 <= rows["lf_dnn"]["seconds"] < 30
+    # What a start that was killed has noted is counted, and it goes on.
+    path = tmp_path / "w" / "lf_dnn.json"
+    write_json(path, json.loads(path.read_text()) | {"code": None, "seconds": 100.0})
+    again = compared(tmp_path)["rows"]["lf_dnn"]
+    assert 100.7 <= again["seconds"] < 130 and children.begun("lf_dnn") == 2
+
+
+def test_a_program_that_is_interrupted_leaves_no_process_behind(children, tmp_path):
+    children.ends("lf_dnn", f"trap 'echo saved; exit 75' TERM; echo $$ > {tmp_path}/pid\n"
+                  "while true; do sleep 0.05; done")  # fmt: skip
+
+    class Interrupt:
+        @property
+        def requested(self):  # as Ctrl-C in a notebook
+            if (tmp_path / "pid").exists():
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare_models.compare_models(
+            ("lf_dnn",), tiny_config(), str(tmp_path / "w"), Budget(trials=0), Interrupt()
+        )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    taken = json.loads((tmp_path / "w" / "lf_dnn.json").read_text())
+    assert taken["code"] == 75 and taken["why"] == "saved"
+
+
+@pytest.mark.parametrize("place", [".", "fold_1"])
+def test_the_process_of_a_killed_start_is_waited_for(place, children, tmp_path):
+    for name in DONE:
+        children.leaves(name)
+    folder = tmp_path / "w" / "lf_dnn" / place
+    compared(tmp_path, hours=0)
+    folder.mkdir(parents=True)
+    held = Lock(str(folder))
+    held.__enter__()
+    threading.Timer(1.0, held.__exit__).start()
+    began = time.monotonic()
+    compared(tmp_path)
+    assert time.monotonic() - began > 1 and children.begun("lf_dnn") == 1
+
+
+def test_only_contenders_that_are_named_decide_whether_all_have_ended(children, tmp_path):
+    for name in DONE:
+        children.leaves(name)
+    children.ends("tfn", "exit 75")
+    assert not compared(tmp_path, ("lf_dnn", "tfn"))["is_done"]
+    content = compared(tmp_path)
+    assert content["is_done"] and content["rows"]["tfn"]["status"] == "paused"
 
 
 def test_a_comparison_ends_in_one_table_and_what_has_ended_is_only_read(forks, tmp_path):

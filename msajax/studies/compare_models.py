@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import os
+import pathlib
 import runpy
 import signal
 import subprocess
@@ -77,7 +78,7 @@ DONE, NOT_RUN, PAUSED, _KILLED = "done", "not run", "paused", "killed"
 _TAKEN = ("models", LOCK)  # names of other files beside those of contenders
 _TEXT_ONLY = "text_only"  # the floor that every table has
 _WAIT = 60.0  # seconds for a process of a start that was killed
-_POLL = 0.2
+_POLL, _NOTED = 0.2, 10.0
 _SPLITS, _SEED = ("valid", "test"), "random seed"
 _LONGEST = 19  # characters of a name in the chart
 
@@ -301,10 +302,17 @@ def _run_contender(
         asked = ["--mode=sweep", f"--trials={budget.trials}", f"--trial_seeds={budget.trial_seeds}"]
     asked += [f"--config={os.path.join(workdir, name)}.py", f"--workdir={folder}"]
     asked += [f"--models={budget.models}"] if budget.models else []
+    before, started, peak, noted = _cost_so_far(workdir, name), time.monotonic(), 0.0, 0.0
+
+    def note(code: int | None, why: str = "") -> None:
+        """Writes what it took, together with its earlier starts, and how this one has ended."""
+        seconds = round(before["seconds"] + time.monotonic() - started, 3)
+        taken = {"seconds": seconds, "peak_mib": round(max(before["peak_mib"], peak), 1)}
+        write_json(f"{folder}.json", taken | {"code": code, "why": why})
+
     # Its process ends by itself, or is asked to once the start is over; what it uses is counted.
-    started = time.monotonic()
     with open(f"{folder}.log", "ab") as log:
-        begin = log.tell()
+        begin, asked_to_stop = log.tell(), False
         process = subprocess.Popen(
             [sys.executable, "-m", "msajax.main", *asked],
             env=os.environ | {FOLLOWS: "1"},
@@ -313,35 +321,41 @@ def _run_contender(
             stderr=log,
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
         )
-        asked_to_stop = False
-        with Console(stderr=True).status(name) as shown:  # nothing where no terminal is
-            while True:
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if pid:
-                    break
-                if not asked_to_stop and _is_over(stop, last):
-                    asked_to_stop = True
-                    if stop:
-                        stop.serve()  # what it saves is waited for
-                    process.send_signal(signal.SIGTERM)
-                said = _lines_of(log.name, max(os.path.getsize(log.name) - 1000, 0))
-                shown.update(Text(f"{name}: {on_one_line(said[-1]) if said else ''}"))
-                time.sleep(_POLL)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        process.stdin.close()
-    # Note what it took, together with its earlier starts, and why it ended.
-    mib = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
-    before, lines = _cost_so_far(workdir, name), _lines_of(f"{folder}.log", begin)
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    why = (errors or lines or ["it said nothing"])[-1]
-    taken = {
-        "seconds": round(before["seconds"] + time.monotonic() - started, 3),
-        "peak_mib": round(max(before["peak_mib"], mib), 1),
-        "code": process.returncode,
-        "why": "" if process.returncode == OK else why,
-    }
-    write_json(f"{folder}.json", taken)
+        try:
+            with Console(stderr=True).status(name) as shown:  # nothing where no terminal is
+                while process.poll() is None:
+                    if not asked_to_stop and _is_over(stop, last):
+                        asked_to_stop = True
+                        if stop:
+                            stop.serve()  # what it saves is waited for
+                        process.terminate()
+                    peak = max(peak, _peak_mib(process.pid))
+                    if time.monotonic() - noted > _NOTED:  # for the case of a kill
+                        noted = time.monotonic()
+                        note(None)
+                    said = _lines_of(log.name, max(os.path.getsize(log.name) - 1000, 0))
+                    shown.update(Text(f"{name}: {on_one_line(said[-1]) if said else ''}"))
+                    time.sleep(_POLL)
+        finally:
+            if process.poll() is None:  # a program that is interrupted leaves nothing behind
+                process.terminate()
+                process.wait()
+            process.stdin.close()
+            lines = _lines_of(log.name, begin)
+            errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+            why = (errors or lines or ["it said nothing"])[-1]
+            note(process.returncode, "" if process.returncode == OK else why)
     return not asked_to_stop or _status(workdir, name) == DONE
+
+
+def _peak_mib(process: int) -> float:
+    """Reads the most memory that a process has had; 0 where the system does not say it.
+
+    What the system counts for the parent of one begins with the parent's own.
+    """
+    with contextlib.suppress(OSError), open(f"/proc/{process}/status") as file:
+        return next((int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM")), 0.0)
+    return 0.0
 
 
 def _is_over(stop: StopRequest | None, last: float | None) -> bool:
@@ -353,10 +367,12 @@ def _is_over(stop: StopRequest | None, last: float | None) -> bool:
 def _wait_for_owner(folder: str) -> None:
     """Waits until a process of a start that was killed has saved, and let go of a folder."""
     last = time.monotonic() + _WAIT
-    while os.path.isdir(folder):
+    locks = [*pathlib.Path(folder).glob(LOCK), *pathlib.Path(folder).glob(f"fold_*/{LOCK}")]
+    while locks:
         try:
-            with Lock(folder):
-                return
+            with Lock(str(locks[-1].parent)):
+                locks.pop()
+                continue
         except UserError:
             if time.monotonic() > last:
                 raise
