@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from tiny import SMALLEST, tiny_config
 
+import msajax
 from msajax.api import ModelsResult
-from msajax.config import ModelConfig
+from msajax.config import ModelConfig, load_models_from, registry
 from msajax.corpus import formats
 from msajax.errors import UserError
 from msajax.files import write_json
@@ -38,7 +39,6 @@ class Children:
 
     def __init__(self, folder):
         self.folder, self.program = folder, folder / "child"
-        folder.mkdir()
         self.program.write_text(
             "#!/bin/bash\n"
             'for a; do case "$a" in --workdir=*) w="${a#--workdir=}";; esac; done\n'
@@ -79,10 +79,25 @@ class Children:
 
 
 @pytest.fixture
-def children(tmp_path, monkeypatch):
-    made = Children(tmp_path / "children")
+def children(tmp_path_factory, monkeypatch):
+    made = Children(tmp_path_factory.mktemp("children"))
     monkeypatch.setattr(sys, "executable", str(made.program))
     return made
+
+
+@pytest.fixture
+def own_model(tmp_path_factory, monkeypatch):
+    """A file that registers the model from_a_file, for this test alone."""
+    monkeypatch.setattr(registry, "_MODELS", dict(registry._MODELS))
+    path = tmp_path_factory.mktemp("own") / "mine.py"
+    path.write_text(
+        "import flax.linen as nn\nimport msajax\n"
+        "class Mine(nn.Module):\n    config: object\n    spec: object\n"
+        "    def __call__(self, features, masks, *, train=False): ...\n"
+        "space = {'optim.learning_rate': [1e-3, 1e-4]}\n"
+        "msajax.register_model('from_a_file', msajax.Model(Mine, space=space))\n"
+    )
+    return str(path)
 
 
 def compared(tmp_path, names=("lf_dnn",), config=None, trials=0, **more):
@@ -115,7 +130,10 @@ def test_the_space_of_every_model_can_be_searched(name):
     assert len(drawn) == 8 and all(drawn)
 
 
-def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path):
+def test_what_cannot_be_compared_is_refused_before_anything_is_written(
+    children, tmp_path, own_model
+):
+    load_models_from(own_model)
     config, workdir = tiny_config(), str(tmp_path / "w")
     for names, message in (
         ((), "--contenders names no model"),
@@ -130,15 +148,34 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_written(tmp_path)
         (Budget(trials=-1), "--trials=-1: must be a whole number, 0 or more"),
         (Budget(trial_seeds=1.5), "--trial_seeds=1.5: must be a whole number, 1 or more"),
         (Budget(hours=math.nan), "--hours=nan: must be a number, 0 or more"),
-        (Budget(models="nothing.py"), "--models=nothing.py: there is no such file"),
+        (Budget(trials=3), r"'from_a_file': --trials=3: get_space\(\) has only 2 combinations"),
     ):
         with pytest.raises(UserError, match=message):
-            compare_models.compare_models(("tfn",), config, workdir, budget)
-    assert not os.path.exists(workdir)
+            compare_models.compare_models(("from_a_file",), config, workdir, budget)
+    for own, message in (
+        ({"tnf": {"hidden": 9}}, "own names 'tnf', which is no contender"),
+        ({"tfn": 9}, r"own\['tfn'\] = 9: must be {setting: value}"),
+        (9, "own = 9: must be {name of a contender"),
+        ({"sequence_level": {}}, "own names 'sequence_level', a model without settings of its own"),
+        ({"tfn": {"hiden": 9}}, "Unknown configuration key 'model.tfn.hiden'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            compare_models.compare_models(
+                ("tfn", "sequence_level"), config, workdir, Budget(), own=own
+            )
+    with pytest.raises(UserError, match="--models=nothing.py: there is no such file"):
+        msajax.compare_models("tfn", config, workdir, models="nothing.py")
+    with pytest.raises(UserError, match="a:b/w has a colon in its path"):
+        compare_models.compare_models(("tfn",), config, f"{tmp_path}/a:b/w", Budget())
+    assert not os.path.exists(workdir) and not os.path.exists(tmp_path / "a:b")
     (tmp_path / "tfn.py").write_text("mine")
     with pytest.raises(UserError, match=r"holds 'tfn.py' but no models.json"):
         compare_models.compare_models(("tfn",), config, str(tmp_path), Budget())
     assert (tmp_path / "tfn.py").read_text() == "mine"
+    for damaged in ('{"identity": {}}', '{"identity": {}, "contenders": null}', "[]", '{"iden'):
+        (tmp_path / "models.json").write_text(damaged)
+        with pytest.raises(UserError, match="is not that of a comparison|cannot be read"):
+            compare_models.compare_models(("tfn",), config, str(tmp_path), Budget())
 
 
 def test_a_comparison_goes_on_with_the_same_corpus_and_what_changes_no_run(children, tmp_path):
@@ -174,6 +211,14 @@ def test_a_comparison_goes_on_with_the_same_corpus_and_what_changes_no_run(child
     (tmp_path / "w" / "lf_dnn.py").write_text("import nothing_at_all")
     with pytest.raises(UserError, match="line 1: ModuleNotFoundError: .*it was changed"):
         compared(tmp_path, config=copy)
+
+
+def test_a_file_registers_models_from_python_too(children, tmp_path, own_model):
+    for name in ("from_a_file", "text_only"):
+        children.leaves(name)
+    how = {"trials": 0, "models": own_model}
+    result = msajax.compare_models("from_a_file", tiny_config(), tmp_path / "w", **how)
+    assert result["reference"] == "from_a_file" and result["contenders"][1]["p"] is not None
 
 
 def test_what_is_undefined_on_test_leaves_the_others_a_table(children, tmp_path):

@@ -69,6 +69,7 @@ from msajax.runs.manifest import LOCK
 from msajax.runtime.signals import FOLLOWS, StopRequest
 from msajax.studies.folds import as_one_run
 from msajax.studies.sweep.files import SWEEP, WINNER, experiment_text
+from msajax.studies.sweep.space import plan
 from msajax.training.failures import failure_message
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ logger = logging.getLogger(__name__)
 RESULTS, LATEX = "models.json", "models.tex"
 DONE, NOT_RUN, PAUSED, _KILLED = "done", "not run", "paused", "killed"
 _TAKEN = ("models", LOCK)  # names of other files beside those of contenders
-_TEXT_ONLY = "text_only"  # the floor that every table has
+TEXT_ONLY = "text_only"  # the floor that every table has
 _WAIT = 60.0  # seconds for a process of a start that was killed
 _POLL, _NOTED = 0.2, 10.0
 _SPLITS, _SEED = ("valid", "test"), "random seed"
@@ -144,9 +145,8 @@ def compare_models(
     last = None if budget.hours is None else time.monotonic() + 3600 * budget.hours
     with Lock(workdir):
         # Those that were compared here before, and are not named now, stay in the table.
-        path = os.path.join(workdir, RESULTS)
-        before = read_json(path)["contenders"] if os.path.exists(path) else []
-        names = list(dict.fromkeys([*experiments, *(row["name"] for row in before)]))
+        before = _claim(workdir, identity_of_all, experiments)  # another start may have ended
+        names = list(dict.fromkeys([*experiments, *before]))
         write = functools.partial(_write_table, workdir, config, identity_of_all, names, budget)
         content = write()
         for name, text in texts.items():  # what changes no run, as a path, may have changed
@@ -179,8 +179,6 @@ def _check_budget(budget: Budget) -> None:
     hours = budget.hours
     if hours is not None and not (isinstance(hours, int | float) and 0 <= hours < math.inf):
         raise UserError(f"--hours={hours!r}: must be a number, 0 or more.")
-    if budget.models and not os.path.isfile(budget.models):
-        raise UserError(f"--models={budget.models}: there is no such file.")
 
 
 def of_contender(config: Config, name: str, own: Mapping[str, Any] | None = None) -> Config:
@@ -211,7 +209,7 @@ def of_contender(config: Config, name: str, own: Mapping[str, Any] | None = None
     model["name"] = name
     if entry.modalities:
         model["modalities"] = entry.modalities
-    if own and entry.settings is not None:
+    if own:
         model[name] = dict(own)
     return from_config_dict(nested)
 
@@ -232,8 +230,9 @@ def _experiments(
         )
     if twice := [name for name in contenders if list(contenders).count(name) > 1]:
         raise UserError(f"--contenders names {twice[0]!r} twice.")
-    if _TEXT_ONLY not in contenders:
-        contenders = [*contenders, _TEXT_ONLY]
+    if TEXT_ONLY not in contenders:
+        contenders = [*contenders, TEXT_ONLY]
+    _check_own(own, contenders)
     found = {}
     for name in contenders:
         experiment = of_contender(config, name, own.get(name))
@@ -243,8 +242,26 @@ def _experiments(
                 f"The model {name!r} declares no space of settings (msajax.Model.space): give it "
                 "one, or compare with --trials=0."
             )
+        if budget.trials:
+            try:
+                plan(space, experiment, budget.trials)
+            except UserError as error:
+                raise UserError(f"The model {name!r}: {error}") from error
         found[name] = experiment, space if budget.trials else None
     return found
+
+
+def _check_own(own: Mapping[str, Mapping[str, Any]], contenders: Sequence[str]) -> None:
+    """Raises `UserError` for settings of no contender's own, or of another form."""
+    if not isinstance(own, Mapping):
+        raise UserError(f"own = {own!r}: must be {{name of a contender: {{setting: value}}}}.")
+    for name, settings in own.items():
+        if name not in contenders:
+            raise UserError(f"own names {name!r}, which is no contender.")
+        if not isinstance(settings, Mapping):
+            raise UserError(f"own[{name!r}] = {settings!r}: must be {{setting: value}}.")
+        if name in registered() and registered()[name].settings is None:
+            raise UserError(f"own names {name!r}, a model without settings of its own.")
 
 
 def _digests(config: Config) -> dict[str, str]:
@@ -257,17 +274,27 @@ def _claim(
     workdir: str,
     own: Mapping[str, Any],
     experiments: Mapping[str, tuple[Config, dict[str, Any] | None]],
-) -> None:
-    """Refuses a folder that holds another comparison, or something else."""
+) -> list[str]:
+    """Refuses a folder that holds another comparison, or something else.
+
+    Returns:
+        The contenders that were compared there before.
+    """
     if is_url(workdir):
         raise UserError(f"The workdir {workdir} is in a bucket: name a folder.")
+    if ":" in workdir:  # behind a colon --config=FILE has an argument
+        raise UserError(f"The workdir {workdir} has a colon in its path: name one without.")
     if not goes_on(workdir, RESULTS):
-        return
+        return []
     path = os.path.join(workdir, RESULTS)
     stored = read_json(path)
-    if not isinstance(stored, dict) or not isinstance(stored.get("identity"), dict):
-        raise UserError(f"{path} is not that of a comparison of models: choose another --workdir.")
-    found = differences(own, stored["identity"], "{key}: {there} there, {here} here")
+    try:
+        found = differences(own, stored["identity"], "{key}: {there} there, {here} here")
+        names = [row["name"] for row in stored["contenders"]]
+    except (LookupError, TypeError) as error:
+        raise UserError(
+            f"{path} is not that of a comparison of models: choose another --workdir."
+        ) from error
     for name, (config, space) in ({} if found else experiments).items():
         path = os.path.join(workdir, f"{name}.py")
         if os.path.exists(path):
@@ -275,6 +302,7 @@ def _claim(
             form = f"{name}.py: {{key}}: {{there}} there, {{here}} here"
             found += differences(here, _stored_experiment(path), form)
     require_no_difference(workdir, "comparison", found)
+    return names
 
 
 def _stored_experiment(path: str) -> dict[str, Any]:
