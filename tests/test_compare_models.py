@@ -72,6 +72,9 @@ class Children:
             "floors": {"constant_0": {"mae": 1.5}}, "best_epoch": [1] * seeds, "test_ensemble": {},
             "timing": {"epochs": 3, "train_seconds": 12.0}, **more,
         })  # fmt: skip
+        epochs = [{"seed": k, "epoch": e, "seconds": s} for e, s in enumerate((9, 2, 1, 1), 1)
+                  for k in range(seeds)]  # fmt: skip
+        (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in epochs))
         columns = [f"score_seed{k}" for k in range(seeds)]
         rows = zip(IDS, labels, scores.mean(0), *scores, strict=True)
         with open(run / "predictions" / "test.csv", "w", newline="") as file:
@@ -126,7 +129,10 @@ def test_a_contender_has_what_all_share_and_only_settings_that_it_reads():
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "next_token"])
 def test_the_space_of_every_model_can_be_searched(name):
     config = of_contender(tiny_config(), name)
-    drawn = plan(declared(config.model).space, config, 8)
+    space = declared(config.model).space
+    drawn = plan(space, config, 8)
+    # The optimiser is the same for all but for its rate.
+    assert {key for key in space if key.startswith("optim.")} <= {"optim.learning_rate"}
     assert len(drawn) == 8 and all(drawn)
 
 
@@ -240,6 +246,25 @@ def test_what_is_undefined_on_test_leaves_the_others_a_table(children, tmp_path)
     content = compared(tmp_path / "other", ("lf_dnn",))
     assert content["rows"]["text_only"]["p"] is None
     assert "The labels of the test split have no acc7: nothing was compared." in content["notes"]
+
+
+def test_the_file_for_a_spreadsheet_has_settings_intervals_and_verdicts(children, tmp_path):
+    for name, error in (("lf_dnn", 0.01), ("text_only", 2.0)):
+        children.leaves(name, error, seeds=4)
+    settings = {"optim.learning_rate": 0.001, "model.text_only.hidden": 9}
+    sweep = json.dumps({"trials": [{}, {}], "winner": {"settings": settings}})
+    children.ends("text_only", f"""mkdir "$w/winner"; mv "$w"/*.json* "$w/predictions" "$w/winner"
+        echo '{sweep}' > "$w/sweep.json"
+        """)
+    row = compared(tmp_path, trials=8)["rows"]["text_only"]
+    with open(tmp_path / "w" / "models.csv", newline="") as file:
+        listed = {one["name"]: one for one in csv.DictReader(file)}["text_only"]
+    assert listed["settings"] == "optim.learning_rate = 0.001, model.text_only.hidden = 9"
+    ends = [float(listed[f"test_mae_{end}"]) for end in ("low", "high")]
+    assert ends == pytest.approx(row["test"]["mae"]["ci95"]) and ends[0] < ends[1]
+    assert listed["verdict"] == row["verdict"] == "worse" and listed["trials_done"] == "2"
+    # Four seeds of 20 samples; the first epoch compiles.
+    assert float(listed["samples_per_second"]) == 80
 
 
 def test_seeds_that_failed_leave_the_others_their_row(children, tmp_path):

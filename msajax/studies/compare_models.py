@@ -5,9 +5,11 @@ WORKDIR holds
     NAME.py                 the experiment of a contender: what all share, its model and its space
     NAME                    its sweep, or with no trials its run
     NAME.log, NAME.json     what its process said, and what it took
-    models.json, .csv, .tex, .html   the table, after every contender
+    models.json, .csv, .html  the table, after every contender
+    models.tex              every metric, for a paper, once all have ended
 """
 
+import collections
 import contextlib
 import functools
 import json
@@ -17,6 +19,7 @@ import os
 import pathlib
 import runpy
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -67,7 +70,7 @@ from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.manifest import LOCK
 from msajax.runtime.signals import FOLLOWS, StopRequest
-from msajax.studies.folds import as_one_run
+from msajax.studies.folds import as_one_run, ended_folds
 from msajax.studies.sweep.files import SWEEP, WINNER, experiment_text
 from msajax.studies.sweep.space import plan
 from msajax.training.failures import failure_message
@@ -79,7 +82,7 @@ DONE, NOT_RUN, PAUSED, _KILLED = "done", "not run", "paused", "killed"
 _TAKEN = ("models", LOCK)  # names of other files beside those of contenders
 TEXT_ONLY = "text_only"  # the floor that every table has
 _WAIT = 60.0  # seconds for a process of a start that was killed
-_POLL, _NOTED = 0.2, 10.0
+_POLL, _NOTED = 0.2, 10.0  # seconds after which a process is looked at, and its cost is noted
 _SPLITS, _SEED = ("valid", "test"), "random seed"
 _LONGEST = 19  # characters of a name in the chart
 
@@ -518,18 +521,30 @@ def _contender_row(
     }
     if results is None:
         return row
-    trained = seconds = 0
-    for run in results.get("runs", [results]):
-        epochs, samples = run["timing"]["epochs"], run["corpus"]["sizes"]["train"]
-        trained += epochs * len(run["seeds"]) * samples
-        seconds += run["timing"]["train_seconds"]
     return row | {
         "parameters": results["model"]["parameters"],
         "valid": results["valid"],
         "test": results["test"],
-        "samples_per_second": round(trained / seconds, 1) if seconds else None,
+        "samples_per_second": _samples_per_second(_run_of(workdir, name), results),
         "failed": results.get("failed", []),
     }
+
+
+def _samples_per_second(run: RunFolder, results: Mapping[str, Any]) -> float | None:
+    """Returns the median over epochs of what a run trains on in a second, validation included.
+
+    The first epoch counts only where there is no other: it waits for programs to be compiled.
+    """
+    folders = ended_folds(run.path) if "runs" in results else [run]
+    found, first = [], []
+    for folder, of_run in zip(folders, results.get("runs", [results]), strict=True):
+        # Random seeds that are trained together share the seconds of an epoch.
+        epochs = collections.Counter((e["epoch"], e["seconds"]) for e in folder.read_metrics())
+        for (epoch, seconds), seeds in epochs.items():
+            if seconds:
+                rates = found if epoch > 1 else first
+                rates.append(seeds * of_run["corpus"]["sizes"]["train"] / seconds)
+    return round(statistics.median(found or first), 1) if found or first else None
 
 
 def _test(
@@ -581,13 +596,18 @@ def rows_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = []
     for row in content["contenders"]:
         listed = {key: row[key] for key in ("name", "status", "parameters", "trials_done")}
+        listed["settings"] = ", ".join(f"{key} = {v}" for key, v in row["settings"].items())
         for split in ("valid", "test"):
             for metric in metrics:
                 values = row[split].get(metric, {})
                 for key in ("mean", "sd"):
                     listed[f"{split}_{metric}_{key}"] = values.get(key)
-        listed |= {key: row[key] for key in ("p", "p_holm", "samples_per_second", "peak_mib")}
-        found.append(listed | {"seconds": row["seconds"]})
+                if split == "test":
+                    low, high = values.get("ci95", (None, None))
+                    listed |= {f"test_{metric}_low": low, f"test_{metric}_high": high}
+        listed |= {key: row[key] for key in ("p", "p_holm", "verdict")}
+        listed |= {key: row[key] for key in ("samples_per_second", "peak_mib", "seconds")}
+        found.append(listed)
     return found
 
 
@@ -659,6 +679,8 @@ def _terms(content: Mapping[str, Any]) -> list[str]:
         f"p: the paired test against {content['reference']} on the test split; Holm: over all "
         "others. A model is told from it where the intervals of the difference, over samples, "
         "videos and random seeds, exclude 0 as well.",
+        "samples/s: of training, the median over epochs after the first; MiB: the most memory of "
+        "its process.",
     ]
 
 
