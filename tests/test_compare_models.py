@@ -214,6 +214,13 @@ def test_a_comparison_goes_on_with_the_same_corpus_and_what_changes_no_run(child
         with pytest.raises(UserError, match=message):
             compared(tmp_path, ("lf_dnn", "tfn"), other, **more)
     assert (tmp_path / "w" / "models.json").read_bytes() == before
+    # So is one that changes while a contender trains.
+    children.leaves("tfn")
+    children.ends("tfn", f"cp {tmp_path}/c.npz {tmp_path}/copy.npz")
+    with pytest.raises(UserError, match="copy.npz, or an encoder, has changed since the"):
+        compared(tmp_path, ("lf_dnn", "tfn", "lmf"), copy)
+    assert children.begun("tfn") == 1 and not children.begun("lmf")
+    corpus(tmp_path / "copy.npz")
     (tmp_path / "w" / "lf_dnn.py").write_text("import nothing_at_all")
     with pytest.raises(UserError, match="line 1: ModuleNotFoundError: .*it was changed"):
         compared(tmp_path, config=copy)

@@ -139,7 +139,8 @@ def compare_models(
         for name, (one, space) in experiments.items()
     }
     # What makes two comparisons the same; contenders may be added.
-    flat = {**identity(config), **_digests(config), "numerics": NUMERICS}
+    digests = _digests(config)
+    flat = {**identity(config), **digests, "numerics": NUMERICS}
     flat |= {"--trials": budget.trials, "--trial_seeds": budget.trial_seeds}
     identity_of_all = json.loads(json_text(flat))  # as JSON has it: a tuple is a list
     _claim(workdir, identity_of_all, experiments)
@@ -159,6 +160,11 @@ def compare_models(
                 continue
             if _is_over(stop, last):
                 return content, False
+            if _digests(config) != digests:
+                raise UserError(
+                    f"{config.data.path}, or an encoder, has changed since the comparison began: "
+                    "put back what was there, or choose another --workdir."
+                )
             logger.info("%s (%d of %d).", name, k + 1, len(experiments))
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(workdir, LATEX))  # it is of what had ended before
