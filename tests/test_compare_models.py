@@ -314,6 +314,7 @@ def test_so_few_videos_that_nothing_can_be_shown_are_told(children, tmp_path, mo
     printed = " ".join(str(ModelsResult("", content)).split())
     page = (tmp_path / "w" / "models.html").read_text()
     assert said in " ".join(content["notes"]) and said in printed and said in page
+    assert 'aria-label="models"' in page and "<bdi>constant 0</bdi>" in page
 
 
 def test_what_a_contender_takes_is_of_its_own_process_and_adds_up(children, tmp_path):
@@ -356,7 +357,8 @@ def test_the_process_of_a_killed_start_is_waited_for(place, children, tmp_path):
     for name in DONE:
         children.leaves(name)
     folder = tmp_path / "w" / "lf_dnn" / place
-    compared(tmp_path, hours=0)
+    begun = compared(tmp_path, hours=0)
+    assert "no metric yet, 2 random seeds" in str(ModelsResult("", begun))
     folder.mkdir(parents=True)
     held = Lock(str(folder))
     held.__enter__()

@@ -84,7 +84,7 @@ TEXT_ONLY = "text_only"  # the floor that every table has
 _WAIT = 60.0  # seconds for a process of a start that was killed
 _POLL, _NOTED = 0.2, 10.0  # seconds after which a process is looked at, and its cost is noted
 _SPLITS, _SEED = ("valid", "test"), "random seed"
-_LONGEST = 19  # characters of a name in the chart
+_LONGEST = 16  # characters of a name in the chart
 
 
 class Budget(NamedTuple):
