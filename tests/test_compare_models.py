@@ -234,6 +234,7 @@ def test_a_file_registers_models_from_python_too(children, tmp_path, own_model):
     assert result["reference"] == "from_a_file" and result["contenders"][1]["p"] is not None
 
 
+@pytest.mark.filterwarnings("ignore:(corr|spearman) is undefined")
 def test_what_is_undefined_on_test_leaves_the_others_a_table(children, tmp_path):
     children.leaves("lf_dnn", selection="corr")
     children.leaves("tfn", 0, selection="corr")  # of scores that never change
@@ -290,13 +291,15 @@ def test_seeds_that_failed_leave_the_others_their_row(children, tmp_path):
 
 
 def test_a_result_that_cannot_be_compared_is_that_contenders_status(children, tmp_path):
-    for name in ("lf_dnn", "tfn", "lmf", "text_only"):
+    for name in ("lf_dnn", "tfn", "lmf", "mult", "text_only"):
         children.leaves(name, labels=LABELS + (name == "lmf"))
     (children.folder / "tfn" / "predictions" / "test.csv").unlink()
-    content = compared(tmp_path, ("lf_dnn", "tfn", "lmf"))
+    (children.folder / "mult" / "metrics.jsonl").write_text("damaged\n")
+    content = compared(tmp_path, ("lf_dnn", "tfn", "lmf", "mult"))
     rows = content["rows"]
     assert re.match("cannot be compared: .*test.csv cannot be read", rows["tfn"]["status"])
     assert re.match("cannot be compared: .* differ in the labels", rows["lmf"]["status"])
+    assert re.match("cannot be compared: .*metrics.jsonl", rows["mult"]["status"])
     assert rows["text_only"]["p"] is not None and content["is_done"]
     # Without the reference nothing is compared, which is said.
     content = compared(tmp_path, ("tfn", "lf_dnn"))

@@ -103,6 +103,9 @@ class Budget(NamedTuple):
     models: str = ""
 
 
+_Experiments = Mapping[str, tuple[Config, dict[str, Any] | None]]  # with their spaces, by name
+
+
 def compare_models(
     contenders: Sequence[str],
     config: Config,
@@ -225,7 +228,7 @@ def of_contender(config: Config, name: str, own: Mapping[str, Any] | None = None
 
 def _experiments(
     contenders: Sequence[str], config: Config, budget: Budget, own: Mapping[str, Mapping[str, Any]]
-) -> dict[str, tuple[Config, dict[str, Any] | None]]:
+) -> _Experiments:
     """Makes every contender's experiment and space; text alone stands last if it is missing."""
     if not contenders or not all(contenders):
         raise UserError(
@@ -279,11 +282,7 @@ def _digests(config: Config) -> dict[str, str]:
     return found | {f"{m} encoder digest": one.digest for m, one in open_encoders(config).items()}
 
 
-def _claim(
-    workdir: str,
-    own: Mapping[str, Any],
-    experiments: Mapping[str, tuple[Config, dict[str, Any] | None]],
-) -> list[str]:
+def _claim(workdir: str, own: Mapping[str, Any], experiments: _Experiments) -> list[str]:
     """Refuses a folder that holds another comparison, or something else.
 
     Returns:
@@ -466,18 +465,19 @@ def _write_table(
     """Writes the table of what has ended so far; returns the content of models.json."""
     rows, results, runs = {}, {}, {}
     for name in names:
-        status = _status(workdir, name)
-        if status == DONE:
+        rows[name] = row = _contender_row(workdir, name)
+        if row["status"] == DONE:
             run = _run_of(workdir, name)
             try:
                 # What cannot stand beside the first that has ended is not compared.
                 open_runs([*list(runs.values())[:1], run.path], "test")
                 is_folds = os.path.exists(run.file(FOLDS))
-                results[name] = as_one_run(run.path) if is_folds else run.read_results()
-                runs[name] = run.path
+                found = as_one_run(run.path) if is_folds else run.read_results()
+                row |= _measured(run, found)
+                results[name], runs[name] = found, run.path
             except UserError as error:
-                status = f"cannot be compared: {error}"
-        rows[name] = _contender_row(workdir, name, status, results.get(name))
+                row["status"] = f"cannot be compared: {error}"
+    metric = next((one["selection"] for one in results.values()), None)
     content = {
         "corpus": config.data.path,
         "budget": {
@@ -487,10 +487,10 @@ def _write_table(
         },
         "reference": names[0],
         "task": next((one["task"] for one in results.values() if "task" in one), None),
-        "metric": next((one["selection"] for one in results.values()), None),
+        "metric": metric,
         "floors": next((one["floors"] for one in results.values()), {}),
         "contenders": list(rows.values()),
-        "notes": _test(rows, names[0], runs, next((o["selection"] for o in results.values()), "")),
+        "notes": _test(rows, names[0], runs, metric),
         "identity": own,
     }
     content = as_strict(content)  # what is undefined is None, as in the file
@@ -501,15 +501,13 @@ def _write_table(
     return content
 
 
-def _contender_row(
-    workdir: str, name: str, status: str, results: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Says what is known of a contender."""
+def _contender_row(workdir: str, name: str) -> dict[str, Any]:
+    """Says what is known of a contender, whether or not it has ended."""
     taken, folder = _cost_so_far(workdir, name), os.path.join(workdir, name)
     sweep: Mapping[str, Any] = {"trials": [], "winner": None}
     with contextlib.suppress(UserError, OSError):
         sweep = read_json(os.path.join(folder, SWEEP))
-    row = {
+    return {
         "name": name,
         "parameters": None,
         "trials_done": len(sweep["trials"]),
@@ -522,16 +520,18 @@ def _contender_row(
         "p": None,
         "p_holm": None,
         "verdict": None,
-        "status": status,
+        "status": _status(workdir, name),
         "failed": [],
     }
-    if results is None:
-        return row
-    return row | {
+
+
+def _measured(run: RunFolder, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Says what a run that has ended adds to the row of its contender."""
+    return {
         "parameters": results["model"]["parameters"],
         "valid": results["valid"],
         "test": results["test"],
-        "samples_per_second": _samples_per_second(_run_of(workdir, name), results),
+        "samples_per_second": _samples_per_second(run, results),
         "failed": results.get("failed", []),
     }
 
@@ -554,7 +554,7 @@ def _samples_per_second(run: RunFolder, results: Mapping[str, Any]) -> float | N
 
 
 def _test(
-    rows: Mapping[str, dict[str, Any]], reference: str, runs: Mapping[str, str], metric: str
+    rows: Mapping[str, dict[str, Any]], reference: str, runs: Mapping[str, str], metric: str | None
 ) -> list[str]:
     """Tests every run that has ended against that of the reference, in one metric.
 
