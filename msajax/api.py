@@ -24,7 +24,7 @@ from msajax.comparison.output import (
     run_table_rows,
     write,
 )
-from msajax.config import Config
+from msajax.config import Config, load_models_from
 from msajax.corpus.predictions import read_columns
 from msajax.errors import UserError
 from msajax.experiment import run
@@ -270,6 +270,8 @@ def compare_models(
         raise UserError(
             f"compare_models has no argument {unknown[0]!r}; see help(msajax.compare_models)."
         )
+    if how.get("models"):
+        load_models_from(as_path(how["models"], "models", "a Python file"))
     names = (contenders,) if isinstance(contenders, str) else contenders
     with _heard():
         content, _ = run_models(names, config, workdir, Budget(**how), own=own)

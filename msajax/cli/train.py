@@ -132,8 +132,10 @@ def compare_models(options: Options, console: Console) -> int:
         budget = models.Budget(
             **{name: value for name, value in asked.items() if value is not None}
         )
+        named = (*options["contenders"], models.TEXT_ONLY)
+        own = {name: settings for name, settings in options.own.items() if name in named}
         content, is_done = models.compare_models(
-            options["contenders"], options.config, workdir, budget, stop, options.own
+            options["contenders"], options.config, workdir, budget, stop, own
         )
     models.print_models(content, console)
     print(f"Folder of the comparison: {workdir}")

@@ -5,16 +5,21 @@ WORKDIR holds
     NAME.py                 the experiment of a contender: what all share, its model and its space
     NAME                    its sweep, or with no trials its run
     NAME.log, NAME.json     what its process said, and what it took
-    models.json, .csv, .tex, .html   the table, after every contender
+    models.json, .csv, .html  the table, after every contender
+    models.tex              every metric, for a paper, once all have ended
 """
 
+import collections
 import contextlib
 import functools
 import json
 import logging
 import math
 import os
+import pathlib
+import runpy
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -26,37 +31,60 @@ from rich.console import Console
 from rich.text import Text
 
 from msajax.checks import differences, is_url
-from msajax.comparison.compare import FIRST, SECOND, compare, tabulate
+from msajax.comparison.compare import (
+    FIRST,
+    SECOND,
+    UNDEFINED,
+    about_groups,
+    compare_pairs,
+    tabulate,
+)
+from msajax.comparison.contenders import open_runs
 from msajax.comparison.output import csv_text, p_value, run_table_latex
 from msajax.config import Config, checked, flatten, from_config_dict, identity
 from msajax.config.identity import NUMERICS
 from msajax.config.registry import OF_EVERY_MODEL, registered
 from msajax.corpus.folds import require_one_fold
-from msajax.errors import NON_FINITE, OK, STOPPED, USER_ERROR, UserError, on_one_line, writing
-from msajax.files import holds, json_text, read_json, write_if_new, write_json, write_text
+from msajax.corpus.formats import open_own
+from msajax.errors import (
+    NON_FINITE,
+    OK,
+    STOPPED,
+    USER_ERROR,
+    UserError,
+    on_one_line,
+    user_failure,
+    writing,
+)
+from msajax.experiment.run import open_encoders
+from msajax.files import as_strict, json_text, read_json, write_if_new, write_json, write_text
 from msajax.models.build import declared
 from msajax.report import charts
 from msajax.report.figures import Chart
-from msajax.report.page import Panel, render
+from msajax.report.page import Panel, render, shortened
 from msajax.results import legend
-from msajax.results.findings import interval, mean_sd
+from msajax.results.findings import interval, is_number, mean_sd
 from msajax.results.tables import MetricTable, print_sentences
 from msajax.runs.claim import FOLDS, goes_on, require_no_difference
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
 from msajax.runs.manifest import LOCK
 from msajax.runtime.signals import FOLLOWS, StopRequest
-from msajax.studies.folds import as_one_run
+from msajax.studies.folds import as_one_run, ended_folds
 from msajax.studies.sweep.files import SWEEP, WINNER, experiment_text
+from msajax.studies.sweep.space import plan
+from msajax.training.failures import failure_message
 
 logger = logging.getLogger(__name__)
 
-RESULTS = "models.json"
+RESULTS, LATEX = "models.json", "models.tex"
 DONE, NOT_RUN, PAUSED, _KILLED = "done", "not run", "paused", "killed"
 _TAKEN = ("models", LOCK)  # names of other files beside those of contenders
-_TEXT_ONLY = "text_only"  # the floor that every table has
+TEXT_ONLY = "text_only"  # the floor that every table has
 _WAIT = 60.0  # seconds for a process of a start that was killed
-_POLL = 0.2
+_POLL, _NOTED = 0.2, 10.0  # seconds after which a process is looked at, and its cost is noted
+_SPLITS, _SEED = ("valid", "test"), "random seed"
+_LONGEST = 16  # characters of a name in the chart
 
 
 class Budget(NamedTuple):
@@ -73,6 +101,9 @@ class Budget(NamedTuple):
     trial_seeds: int = 1
     hours: float | None = None
     models: str = ""
+
+
+_Experiments = Mapping[str, tuple[Config, dict[str, Any] | None]]  # with their spaces, by name
 
 
 def compare_models(
@@ -106,9 +137,14 @@ def compare_models(
         require_one_fold(config.data)
     _check_budget(budget)
     experiments = _experiments(contenders, config, budget, own or {})
+    texts = {
+        name: experiment_text(one, f"{name}, a contender of a comparison of models.", space)
+        for name, (one, space) in experiments.items()
+    }
     # What makes two comparisons the same; contenders may be added.
-    flat = {k: v for k, v in flatten(config).items() if k in identity(config) or k == "data.path"}
-    flat |= {"numerics": NUMERICS, "--trials": budget.trials, "--trial_seeds": budget.trial_seeds}
+    digests = _digests(config)
+    flat = {**identity(config), **digests, "numerics": NUMERICS}
+    flat |= {"--trials": budget.trials, "--trial_seeds": budget.trial_seeds}
     identity_of_all = json.loads(json_text(flat))  # as JSON has it: a tuple is a list
     _claim(workdir, identity_of_all, experiments)
     with writing(workdir):
@@ -116,26 +152,33 @@ def compare_models(
     last = None if budget.hours is None else time.monotonic() + 3600 * budget.hours
     with Lock(workdir):
         # Those that were compared here before, and are not named now, stay in the table.
-        path = os.path.join(workdir, RESULTS)
-        before = read_json(path)["contenders"] if os.path.exists(path) else []
-        names = list(dict.fromkeys([*experiments, *(row["name"] for row in before)]))
+        before = _claim(workdir, identity_of_all, experiments)  # another start may have ended
+        names = list(dict.fromkeys([*experiments, *before]))
         write = functools.partial(_write_table, workdir, config, identity_of_all, names, budget)
         content = write()
-        for name, text in experiments.items():
-            if not os.path.exists(path := os.path.join(workdir, f"{name}.py")):
-                write_text(path, text)
+        for name, text in texts.items():  # what changes no run, as a path, may have changed
+            write_if_new(os.path.join(workdir, f"{name}.py"), text)
         for k, name in enumerate(experiments):
             if _status(workdir, name) == DONE:
                 continue
             if _is_over(stop, last):
                 return content, False
+            if _digests(config) != digests:
+                raise UserError(
+                    f"{config.data.path}, or an encoder, has changed since the comparison began: "
+                    "put back what was there, or choose another --workdir."
+                )
             logger.info("%s (%d of %d).", name, k + 1, len(experiments))
-            if not _run_contender(workdir, name, budget, stop, last):
-                return write(), False
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(workdir, LATEX))  # it is of what had ended before
+            has_ended = _run_contender(workdir, name, budget, stop, last)
             content = write()
+            if not has_ended:
+                return content, False
             row = next(row for row in content["contenders"] if row["name"] == name)
             logger.info("%s: %s", name, _sentence(content, row))
-        ends = [row["status"] for row in content["contenders"]]
+        _write_latex(workdir, content)
+        ends = [row["status"] for row in content["contenders"] if row["name"] in experiments]
         return content, not any(status.startswith((PAUSED, _KILLED)) for status in ends)
 
 
@@ -148,8 +191,6 @@ def _check_budget(budget: Budget) -> None:
     hours = budget.hours
     if hours is not None and not (isinstance(hours, int | float) and 0 <= hours < math.inf):
         raise UserError(f"--hours={hours!r}: must be a number, 0 or more.")
-    if budget.models and not os.path.isfile(budget.models):
-        raise UserError(f"--models={budget.models}: there is no such file.")
 
 
 def of_contender(config: Config, name: str, own: Mapping[str, Any] | None = None) -> Config:
@@ -180,15 +221,15 @@ def of_contender(config: Config, name: str, own: Mapping[str, Any] | None = None
     model["name"] = name
     if entry.modalities:
         model["modalities"] = entry.modalities
-    if own and entry.settings is not None:
+    if own:
         model[name] = dict(own)
     return from_config_dict(nested)
 
 
 def _experiments(
     contenders: Sequence[str], config: Config, budget: Budget, own: Mapping[str, Mapping[str, Any]]
-) -> dict[str, str]:
-    """Writes every contender's experiment file; that of text alone stands last if it is missing."""
+) -> _Experiments:
+    """Makes every contender's experiment and space; text alone stands last if it is missing."""
     if not contenders or not all(contenders):
         raise UserError(
             "--contenders names no model, or an empty one: names are separated by commas, as in "
@@ -201,8 +242,9 @@ def _experiments(
         )
     if twice := [name for name in contenders if list(contenders).count(name) > 1]:
         raise UserError(f"--contenders names {twice[0]!r} twice.")
-    if _TEXT_ONLY not in contenders:
-        contenders = [*contenders, _TEXT_ONLY]
+    if TEXT_ONLY not in contenders:
+        contenders = [*contenders, TEXT_ONLY]
+    _check_own(own, contenders)
     found = {}
     for name in contenders:
         experiment = of_contender(config, name, own.get(name))
@@ -212,27 +254,74 @@ def _experiments(
                 f"The model {name!r} declares no space of settings (msajax.Model.space): give it "
                 "one, or compare with --trials=0."
             )
-        said = f"{name}, a contender of a comparison of models."
-        found[name] = experiment_text(experiment, said, space if budget.trials else None)
+        if budget.trials:
+            try:
+                plan(space, experiment, budget.trials)
+            except UserError as error:
+                raise UserError(f"The model {name!r}: {error}") from error
+        found[name] = experiment, space if budget.trials else None
     return found
 
 
-def _claim(workdir: str, own: Mapping[str, Any], experiments: Mapping[str, str]) -> None:
-    """Refuses a folder that holds another comparison, or something else."""
+def _check_own(own: Mapping[str, Mapping[str, Any]], contenders: Sequence[str]) -> None:
+    """Raises `UserError` for settings of no contender's own, or of another form."""
+    if not isinstance(own, Mapping):
+        raise UserError(f"own = {own!r}: must be {{name of a contender: {{setting: value}}}}.")
+    for name, settings in own.items():
+        if name not in contenders:
+            raise UserError(f"own names {name!r}, which is no contender.")
+        if not isinstance(settings, Mapping):
+            raise UserError(f"own[{name!r}] = {settings!r}: must be {{setting: value}}.")
+        if name in registered() and registered()[name].settings is None:
+            raise UserError(f"own names {name!r}, a model without settings of its own.")
+
+
+def _digests(config: Config) -> dict[str, str]:
+    """Returns what tells whether the corpus and the pretrained encoders are the same."""
+    found = {"corpus digest": open_own(config.data.path, config.reading).digest}
+    return found | {f"{m} encoder digest": one.digest for m, one in open_encoders(config).items()}
+
+
+def _claim(workdir: str, own: Mapping[str, Any], experiments: _Experiments) -> list[str]:
+    """Refuses a folder that holds another comparison, or something else.
+
+    Returns:
+        The contenders that were compared there before.
+    """
     if is_url(workdir):
         raise UserError(f"The workdir {workdir} is in a bucket: name a folder.")
+    if ":" in workdir:  # behind a colon --config=FILE has an argument
+        raise UserError(f"The workdir {workdir} has a colon in its path: name one without.")
     if not goes_on(workdir, RESULTS):
-        return
+        return []
     path = os.path.join(workdir, RESULTS)
     stored = read_json(path)
-    if not isinstance(stored, dict) or not isinstance(stored.get("identity"), dict):
-        raise UserError(f"{path} is not that of a comparison of models: choose another --workdir.")
-    found = differences(own, stored["identity"], "{key}: {there} there, {here} here")
-    for name, text in experiments.items():
+    try:
+        found = differences(own, stored["identity"], "{key}: {there} there, {here} here")
+        names = [row["name"] for row in stored["contenders"]]
+    except (LookupError, TypeError) as error:
+        raise UserError(
+            f"{path} is not that of a comparison of models: choose another --workdir."
+        ) from error
+    for name, (config, space) in ({} if found else experiments).items():
         path = os.path.join(workdir, f"{name}.py")
-        if os.path.exists(path) and not holds(path, text):
-            found.append(f"{name}.py has other settings or another space")
+        if os.path.exists(path):
+            here = identity(config) | {"get_space()": space}
+            form = f"{name}.py: {{key}}: {{there}} there, {{here}} here"
+            found += differences(here, _stored_experiment(path), form)
     require_no_difference(workdir, "comparison", found)
+    return names
+
+
+def _stored_experiment(path: str) -> dict[str, Any]:
+    """Reads what makes a contender's runs the same runs from its experiment file."""
+    try:
+        module = runpy.run_path(path)
+        space = module["get_space"]() if "get_space" in module else None
+        return identity(from_config_dict(module["get_config"]())) | {"get_space()": space}
+    except Exception as error:  # whatever somebody has made of the file
+        why = user_failure(path, error)
+        raise UserError(f"{path}{why}; it was changed: choose another --workdir.") from error
 
 
 # --- a contender's process ---
@@ -249,10 +338,17 @@ def _run_contender(
         asked = ["--mode=sweep", f"--trials={budget.trials}", f"--trial_seeds={budget.trial_seeds}"]
     asked += [f"--config={os.path.join(workdir, name)}.py", f"--workdir={folder}"]
     asked += [f"--models={budget.models}"] if budget.models else []
+    before, started, peak, noted = _cost_so_far(workdir, name), time.monotonic(), 0.0, 0.0
+
+    def note(code: int | None, why: str = "") -> None:
+        """Writes what it took, together with its earlier starts, and how this one has ended."""
+        seconds = round(before["seconds"] + time.monotonic() - started, 3)
+        taken = {"seconds": seconds, "peak_mib": round(max(before["peak_mib"], peak), 1)}
+        write_json(f"{folder}.json", taken | {"code": code, "why": why})
+
     # Its process ends by itself, or is asked to once the start is over; what it uses is counted.
-    started = time.monotonic()
     with open(f"{folder}.log", "ab") as log:
-        begin = log.tell()
+        begin, asked_to_stop = log.tell(), False
         process = subprocess.Popen(
             [sys.executable, "-m", "msajax.main", *asked],
             env=os.environ | {FOLLOWS: "1"},
@@ -261,35 +357,41 @@ def _run_contender(
             stderr=log,
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
         )
-        asked_to_stop = False
-        with Console(stderr=True).status(name) as shown:  # nothing where no terminal is
-            while True:
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if pid:
-                    break
-                if not asked_to_stop and _is_over(stop, last):
-                    asked_to_stop = True
-                    if stop:
-                        stop.serve()  # what it saves is waited for
-                    process.send_signal(signal.SIGTERM)
-                said = _lines_of(log.name, max(os.path.getsize(log.name) - 1000, 0))
-                shown.update(Text(f"{name}: {on_one_line(said[-1]) if said else ''}"))
-                time.sleep(_POLL)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        process.stdin.close()
-    # Note what it took, together with its earlier starts, and why it ended.
-    mib = usage.ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
-    before, lines = _cost_so_far(workdir, name), _lines_of(f"{folder}.log", begin)
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    why = (errors or lines or ["it said nothing"])[-1]
-    taken = {
-        "seconds": round(before["seconds"] + time.monotonic() - started, 3),
-        "peak_mib": round(max(before["peak_mib"], mib), 1),
-        "code": process.returncode,
-        "why": "" if process.returncode == OK else why,
-    }
-    write_json(f"{folder}.json", taken)
+        try:
+            with Console(stderr=True).status(name) as shown:  # nothing where no terminal is
+                while process.poll() is None:
+                    if not asked_to_stop and _is_over(stop, last):
+                        asked_to_stop = True
+                        if stop:
+                            stop.serve()  # what it saves is waited for
+                        process.terminate()
+                    peak = max(peak, _peak_mib(process.pid))
+                    if time.monotonic() - noted > _NOTED:  # for the case of a kill
+                        noted = time.monotonic()
+                        note(None)
+                    said = _lines_of(log.name, max(os.path.getsize(log.name) - 1000, 0))
+                    shown.update(Text(f"{name}: {on_one_line(said[-1]) if said else ''}"))
+                    time.sleep(_POLL)
+        finally:
+            if process.poll() is None:  # a program that is interrupted leaves nothing behind
+                process.terminate()
+                process.wait()
+            process.stdin.close()
+            lines = _lines_of(log.name, begin)
+            errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+            why = (errors or lines or ["it said nothing"])[-1]
+            note(process.returncode, "" if process.returncode == OK else why)
     return not asked_to_stop or _status(workdir, name) == DONE
+
+
+def _peak_mib(process: int) -> float:
+    """Reads the most memory that a process has had; 0 where the system does not say it.
+
+    What the system counts for the parent of one begins with the parent's own.
+    """
+    with contextlib.suppress(OSError), open(f"/proc/{process}/status") as file:
+        return next((int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM")), 0.0)
+    return 0.0
 
 
 def _is_over(stop: StopRequest | None, last: float | None) -> bool:
@@ -301,10 +403,12 @@ def _is_over(stop: StopRequest | None, last: float | None) -> bool:
 def _wait_for_owner(folder: str) -> None:
     """Waits until a process of a start that was killed has saved, and let go of a folder."""
     last = time.monotonic() + _WAIT
-    while os.path.isdir(folder):
+    locks = [*pathlib.Path(folder).glob(LOCK), *pathlib.Path(folder).glob(f"fold_*/{LOCK}")]
+    while locks:
         try:
-            with Lock(folder):
-                return
+            with Lock(str(locks[-1].parent)):
+                locks.pop()
+                continue
         except UserError:
             if time.monotonic() > last:
                 raise
@@ -337,7 +441,10 @@ def _run_of(workdir: str, name: str) -> RunFolder:
 def _status(workdir: str, name: str) -> str:
     """Says how far a contender is: done, not run, paused, or why it came to nothing."""
     run, taken = _run_of(workdir, name), _cost_so_far(workdir, name)
-    if taken["code"] == OK and any(os.path.exists(run.file(n)) for n in ("results.json", FOLDS)):
+    # Of random seeds whose numbers were not finite, the others have results.
+    if taken["code"] in (OK, NON_FINITE) and any(
+        os.path.exists(run.file(n)) for n in ("results.json", FOLDS)
+    ):
         return DONE
     if taken["code"] is None:
         return PAUSED if os.path.isdir(os.path.join(workdir, name)) else NOT_RUN
@@ -356,11 +463,21 @@ def _write_table(
     workdir: str, config: Config, own: Mapping[str, Any], names: Sequence[str], budget: Budget
 ) -> dict[str, Any]:
     """Writes the table of what has ended so far; returns the content of models.json."""
-    runs = {n: _run_of(workdir, n) for n in names if _status(workdir, n) == DONE}
-    results = {
-        name: as_one_run(run.path) if os.path.exists(run.file(FOLDS)) else run.read_results()
-        for name, run in runs.items()
-    }
+    rows, results, runs = {}, {}, {}
+    for name in names:
+        rows[name] = row = _contender_row(workdir, name)
+        if row["status"] == DONE:
+            run = _run_of(workdir, name)
+            try:
+                # What cannot stand beside the first that has ended is not compared.
+                open_runs([*list(runs.values())[:1], run.path], "test")
+                is_folds = os.path.exists(run.file(FOLDS))
+                found = as_one_run(run.path) if is_folds else run.read_results()
+                row |= _measured(run, found)
+                results[name], runs[name] = found, run.path
+            except UserError as error:
+                row["status"] = f"cannot be compared: {error}"
+    metric = next((one["selection"] for one in results.values()), None)
     content = {
         "corpus": config.data.path,
         "budget": {
@@ -370,33 +487,27 @@ def _write_table(
         },
         "reference": names[0],
         "task": next((one["task"] for one in results.values() if "task" in one), None),
-        "metric": next((one["selection"] for one in results.values()), None),
+        "metric": metric,
         "floors": next((one["floors"] for one in results.values()), {}),
-        "contenders": [_contender_row(workdir, name, results.get(name)) for name in names],
+        "contenders": list(rows.values()),
+        "notes": _test(rows, names[0], runs, metric),
         "identity": own,
     }
-    for name, values in _tests(names[0], runs, content["metric"]).items():
-        row = next(row for row in content["contenders"] if row["name"] == name)
-        row |= values
+    content = as_strict(content)  # what is undefined is None, as in the file
     files = {RESULTS: json_text(content), "models.html": page(content)}
     files["models.csv"] = csv_text(rows_of(content))
-    if runs:
-        table = tabulate([run.path for run in runs.values()])
-        for row, name in zip(table["rows"], runs, strict=True):
-            row["run"] = name
-        files["models.tex"] = run_table_latex(table)
     for name, text in files.items():
         write_if_new(os.path.join(workdir, name), text)
     return content
 
 
-def _contender_row(workdir: str, name: str, results: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Says what is known of a contender."""
+def _contender_row(workdir: str, name: str) -> dict[str, Any]:
+    """Says what is known of a contender, whether or not it has ended."""
     taken, folder = _cost_so_far(workdir, name), os.path.join(workdir, name)
     sweep: Mapping[str, Any] = {"trials": [], "winner": None}
     with contextlib.suppress(UserError, OSError):
         sweep = read_json(os.path.join(folder, SWEEP))
-    row = {
+    return {
         "name": name,
         "parameters": None,
         "trials_done": len(sweep["trials"]),
@@ -410,36 +521,79 @@ def _contender_row(workdir: str, name: str, results: Mapping[str, Any] | None) -
         "p_holm": None,
         "verdict": None,
         "status": _status(workdir, name),
+        "failed": [],
     }
-    if results is None:
-        return row
-    trained = seconds = 0
-    for run in results.get("runs", [results]):
-        epochs, samples = run["timing"]["epochs"], run["corpus"]["sizes"]["train"]
-        trained += epochs * len(run["seeds"]) * samples
-        seconds += run["timing"]["train_seconds"]
-    return row | {
+
+
+def _measured(run: RunFolder, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Says what a run that has ended adds to the row of its contender."""
+    return {
         "parameters": results["model"]["parameters"],
         "valid": results["valid"],
         "test": results["test"],
-        "samples_per_second": round(trained / seconds, 1) if seconds else None,
+        "samples_per_second": _samples_per_second(run, results),
+        "failed": results.get("failed", []),
     }
 
 
-def _tests(
-    reference: str, runs: Mapping[str, RunFolder], metric: str | None
-) -> dict[str, dict[str, Any]]:
-    """Tests every run that has ended against that of the reference, as `compare` does."""
-    if reference not in runs or len(runs) < 2:
-        return {}
+def _samples_per_second(run: RunFolder, results: Mapping[str, Any]) -> float | None:
+    """Returns the median over epochs of what a run trains on in a second, validation included.
+
+    The first epoch counts only where there is no other: it waits for programs to be compiled.
+    """
+    folders = ended_folds(run.path) if "runs" in results else [run]
+    found, first = [], []
+    for folder, of_run in zip(folders, results.get("runs", [results]), strict=True):
+        # Random seeds that are trained together share the seconds of an epoch.
+        epochs = collections.Counter((e["epoch"], e["seconds"]) for e in folder.read_metrics())
+        for (epoch, seconds), seeds in epochs.items():
+            if seconds:
+                rates = found if epoch > 1 else first
+                rates.append(seeds * of_run["corpus"]["sizes"]["train"] / seconds)
+    return round(statistics.median(found or first), 1) if found or first else None
+
+
+def _test(
+    rows: Mapping[str, dict[str, Any]], reference: str, runs: Mapping[str, str], metric: str | None
+) -> list[str]:
+    """Tests every run that has ended against that of the reference, in one metric.
+
+    Args:
+        rows: get p and the verdict, as `compare` gives them.
+        runs: folders by the names of contenders.
+
+    Returns:
+        What a reader must know of the tests, in sentences.
+    """
     others = [name for name in runs if name != reference]
-    report = compare([runs[name].path for name in (reference, *others)])
-    found = {}
-    for name, pair in zip(others, report["pairs"], strict=True):
-        values = pair["metrics"][metric]
-        verdict = {FIRST: "worse", SECOND: "better"}.get(values["verdict"], "noise")
-        found[name] = {"p": values["p"], "p_holm": values["p_holm"], "verdict": verdict}
-    return found
+    if not others:
+        return []
+    if reference not in runs:
+        return [f"{reference}, the reference, has no result: nothing was compared."]
+    opened = open_runs([runs[name] for name in (reference, *others)], "test")
+    if metric not in opened.task.reported:
+        return [f"The labels of the test split have no {metric}: nothing was compared."]
+    pairs = compare_pairs(opened, {(0, k): [metric] for k in range(1, len(runs))})
+    words = {FIRST: "worse", SECOND: "better", UNDEFINED: None}
+    for name, pair in zip(others, pairs.values(), strict=True):
+        values = pair[metric]
+        rows[name].update({key: values[key] for key in ("p", "p_holm")})
+        rows[name]["verdict"] = words.get(values["verdict"], "noise")
+    notes = [*opened.notes, *about_groups(opened._asdict() | {"groups": opened.groups}, len(pairs))]
+    if unknown := [name for name in others if rows[name]["verdict"] is None]:
+        notes.append(f"Undefined on test is the difference in {metric} of {', '.join(unknown)}.")
+    return notes
+
+
+def _write_latex(workdir: str, content: Mapping[str, Any]) -> None:
+    """Writes models.tex, with every metric, unless it is there: its tests take a while."""
+    path = os.path.join(workdir, LATEX)
+    names = [row["name"] for row in content["contenders"] if row["status"] == DONE]
+    if names and not os.path.exists(path):
+        table = tabulate([_run_of(workdir, name).path for name in names])
+        for row, name in zip(table["rows"], names, strict=True):
+            row["run"] = name
+        write_text(path, run_table_latex(table))
 
 
 def rows_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -448,13 +602,18 @@ def rows_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = []
     for row in content["contenders"]:
         listed = {key: row[key] for key in ("name", "status", "parameters", "trials_done")}
+        listed["settings"] = ", ".join(f"{key} = {v}" for key, v in row["settings"].items())
         for split in ("valid", "test"):
             for metric in metrics:
                 values = row[split].get(metric, {})
                 for key in ("mean", "sd"):
                     listed[f"{split}_{metric}_{key}"] = values.get(key)
-        listed |= {key: row[key] for key in ("p", "p_holm", "samples_per_second", "peak_mib")}
-        found.append(listed | {"seconds": row["seconds"]})
+                if split == "test":
+                    low, high = values.get("ci95", (None, None))
+                    listed |= {f"test_{metric}_low": low, f"test_{metric}_high": high}
+        listed |= {key: row[key] for key in ("p", "p_holm", "verdict")}
+        listed |= {key: row[key] for key in ("samples_per_second", "peak_mib", "seconds")}
+        found.append(listed)
     return found
 
 
@@ -463,16 +622,30 @@ _COLUMNS = ("parameters", "valid", "test", "95 % interval", "p", "p (Holm)", "sa
 
 def _cells(content: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     """Writes the values of a contender that has ended, or why it has none."""
-    metric = content["metric"]
     if row["status"] != DONE:
         return [row["status"]] if row["status"] in (NOT_RUN, PAUSED) else ["none, see below"]
-    cells = [
-        f"{row['parameters']:,}",
-        *(mean_sd(metric, row[s][metric]) for s in ("valid", "test")),
-    ]
-    cells.append(interval(metric, row["test"][metric]))
+    cells = [f"{row['parameters']:,}", *(_shown(content, row, split) for split in _SPLITS)]
+    known = _defined(content, row)
+    cells.append(interval(content["metric"], known) if known["ci95"] else "-")
     cells += ["-" if row[key] is None else p_value(row[key]) for key in ("p", "p_holm")]
-    return [*cells, f"{row['samples_per_second']:,.0f}", f"{row['peak_mib']:,.0f}"]
+    costs = (row["samples_per_second"], row["peak_mib"])
+    return [*cells, *("-" if cost is None else f"{cost:,.0f}" for cost in costs)]
+
+
+def _shown(content: Mapping[str, Any], row: Mapping[str, Any], split: str) -> str:
+    """Writes what a contender reaches on a split in the metric of the table."""
+    values = row[split].get(content["metric"])
+    return mean_sd(content["metric"], values) if values else "-"
+
+
+def _defined(content: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the "seeds" whose test metric is defined, and its "ci95", or None."""
+    values = row["test"].get(content["metric"], {"seeds": (), "ci95": (None, None)})
+    is_known = all(map(is_number, values["ci95"]))
+    return {
+        "seeds": list(filter(is_number, values["seeds"])),
+        "ci95": values["ci95"] if is_known else None,
+    }
 
 
 def sentences(content: Mapping[str, Any]) -> list[str]:
@@ -480,6 +653,10 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
     reference, metric, rows = (content[key] for key in ("reference", "metric", "contenders"))
     ended = (DONE, NOT_RUN, PAUSED)
     found = [f"{row['name']} {row['status']}" for row in rows if row["status"] not in ended]
+    for row in rows:
+        if row["failed"]:
+            said = failure_message(row["failed"])
+            found.append(f"{row['name']}: {said} The table has its other seeds.")
     texts = {
         "better": f"By test {metric}, better than {reference}:",
         "worse": f"By test {metric}, worse than {reference}:",
@@ -488,86 +665,95 @@ def sentences(content: Mapping[str, Any]) -> list[str]:
     for verdict, text in texts.items():
         if names := [row["name"] for row in rows if row["verdict"] == verdict]:
             found.append(f"{text} {', '.join(names)}.")
-    return found
+    return [*found, *content["notes"]]
 
 
 def _terms(content: Mapping[str, Any]) -> list[str]:
     budget = content["budget"]
     each = "its declared settings, "
     if budget["trials"]:
-        seeds = f"{budget['trial_seeds']} random seeds" if budget["trial_seeds"] > 1 else "one seed"
+        trials, seeds = (
+            _several(budget[k], w) for k, w in (("trials", "trial"), ("trial_seeds", _SEED))
+        )
         each = (
-            f"{budget['trials']} trials of {seeds} from the space that its model declares, on "
-            "validation alone; the best "
+            f"{trials} of {seeds} from the space that its model declares, on validation alone; "
+            "the best "
         )
     return [
-        f"Each contender: {each}trained on {budget['seeds']} fresh random seeds and tested once.",
+        f"Each contender: {each}trained on {_several(budget['seeds'], f'fresh {_SEED}')} and "
+        "tested once.",
         f"p: the paired test against {content['reference']} on the test split; Holm: over all "
         "others. A model is told from it where the intervals of the difference, over samples, "
         "videos and random seeds, exclude 0 as well.",
+        "samples/s: of training, the median over epochs after the first; MiB: the most memory of "
+        "its process.",
     ]
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _sentence(content: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """Says in a line how a contender has ended."""
     if row["status"] != DONE:
         return row["status"]
-    metric = content["metric"]
-    valid, test = (mean_sd(metric, row[split][metric]) for split in ("valid", "test"))
-    return f"{metric} {valid} on valid, {test} on test, {row['seconds']:.0f} s"
+    valid, test = (_shown(content, row, split) for split in _SPLITS)
+    return f"{content['metric']} {valid} on valid, {test} on test, {row['seconds']:.0f} s"
 
 
 def print_models(content: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a models.json: a row for each contender, and what it means."""
-    metric = content["metric"] or "no metric yet"
-    arrow = legend.arrow(metric) if content["metric"] else ""
-    seeds = content["budget"]["seeds"]
-    table = MetricTable(f"{metric} {arrow}, {seeds} random seeds", ["model", *_COLUMNS])
-    for row in content["contenders"]:
-        table.add_row(Text(row["name"]), *map(Text, _cells(content, row)))
-    for name, values in _floors(content).items():
-        table.add_row(Text(name), Text(), Text(), Text(legend.show(metric, values)))
+    metric = content["metric"]
+    shown = f"{metric} {legend.arrow(metric)}" if metric else "no metric yet"
+    seeds = _several(content["budget"]["seeds"], _SEED)
+    table = MetricTable(f"{shown}, {seeds}", ["model", *_COLUMNS])
+    for cells in _table_rows(content):
+        table.add_row(*map(Text, cells))
     console.print(table)
     console.print()
     print_sentences([*sentences(content), *_terms(content)], console)
+
+
+def _table_rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Writes the rows of the table: contenders, and floors below them."""
+    found = [(row["name"], *_cells(content, row)) for row in content["contenders"]]
+    for name, value in _floors(content).items():
+        found.append((name, "", "", legend.show(content["metric"], value)))
+    return [(*cells, *[""] * (len(_COLUMNS) + 1 - len(cells))) for cells in found]
 
 
 def _floors(content: Mapping[str, Any]) -> dict[str, float]:
     """Returns what floors reach in the metric of the table."""
     metric, floors = content["metric"], content["floors"]
     words = legend.task_of(content, [metric]).floor_words if floors else {}
-    return {words[n].name: of[metric] for n, of in floors.items() if metric in of}
+    return {words[n].name: of[metric] for n, of in floors.items() if is_number(of.get(metric))}
 
 
 def page(content: Mapping[str, Any]) -> str:
     """Makes models.html: the table, and each seed as a dot beside intervals and floors."""
-    metric, floors = content["metric"], _floors(content)
-    ended = [row for row in content["contenders"] if row["status"] == DONE]
-    drawn = []
-    if ended:
-        rows: list[charts.Row] = [
-            (row["name"], row["test"][metric]["seeds"], row["test"][metric]["ci95"])
-            for row in ended
-        ]
-        rows += [(name, [value], None) for name, value in floors.items()]
-        note = (
-            "A dot is a random seed; a bar is the 95 % interval over samples; diamonds are floors."
-        )
-        drawn = [Chart(f"Test {metric}", charts.value_rows(rows, len(ended)), note=note)]
-    cells = []
-    for row in content["contenders"]:
-        said = _cells(content, row)
-        cells.append((row["name"], *said, *[""] * (len(_COLUMNS) - len(said))))
+    metric, ended = content["metric"], [r for r in content["contenders"] if r["status"] == DONE]
+    known = {row["name"]: _defined(content, row) for row in ended}
+    rows: list[charts.Row] = [
+        (shortened(name, _LONGEST), of["seeds"], of["ci95"])
+        for name, of in known.items()
+        if of["seeds"]
+    ]
+    ours = len(rows)
+    rows += [(shortened(name, _LONGEST), [value], None) for name, value in _floors(content).items()]
+    note = "A dot is a random seed; a bar is the 95 % interval over samples; diamonds are floors."
     panel = Panel.of(
         "Models on equal terms",
         "compared.html",
         sentences=sentences(content),
-        charts=drawn,
+        charts=[Chart(f"Test {metric}", charts.value_rows(rows, ours), note=note)] if ours else [],
         columns=[f"test {metric}" if metric else "model", *_COLUMNS],
-        rows=cells,
+        rows=_table_rows(content),
+        label="models",
         notes=_terms(content),
         terms=[],
     )
-    budget = content["budget"]
-    facts = [f"{len(ended)} of {len(cells)} models", f"{budget['trials']} trials each"]
+    trials = content["budget"]["trials"]
+    facts = [f"{len(ended)} of {_several(len(content['contenders']), 'model')}"]
+    facts.append(f"{_several(trials, 'trial')} each" if trials else "declared settings")
     return render("Models", [panel], eyebrow="msajax compare_models", facts=facts)

@@ -52,7 +52,6 @@ MODEL = Model(
         "model.lmf.rank": [1, 4, 8, 16],
         "model.lmf.text_hidden": [64, 128, 256],
         "optim.learning_rate": (3e-4, 3e-3, "log"),
-        "optim.weight_decay": (1e-4, 1e-2, "log"),
     },
     encoder=ENCODER,
 )

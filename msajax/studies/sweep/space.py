@@ -103,7 +103,7 @@ def plan(space: Any, config: Config, trials: int | None) -> list[TrialSettings]:
         most = f"get_space() has only {size} combinations" if size < trials else "it is too many"
         raise UserError(
             f"--trials={trials}: {most}; give at most {min(size, MOST_TRIALS)}"
-            + ("." if ranges else ", or leave it out, which tries every one.")
+            + ("." if ranges else "; a sweep without --trials tries every one.")
         )
     # Trial k has a generator of its own, so that it is the same whatever the number of trials.
     planned: list[TrialSettings] = []
