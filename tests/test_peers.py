@@ -158,6 +158,53 @@ def corpus_of(path: pathlib.Path) -> str:
     return str(path)
 
 
+def test_where_padding_is_read_a_score_is_that_of_the_sample_alone(tmp_path):
+    """Batches are cut to what their samples need; means and last steps are of the full length."""
+    rng, arrays = np.random.default_rng(0), {}
+    for split, size in (("train", 8), ("valid", 4), ("test", 4)):
+        arrays |= {
+            f"{split}/id": np.array([f"{split}{i}" for i in range(size)]),
+            f"{split}/label": rng.uniform(-3, 3, size),
+        }
+        for m, width in (("text", 4), ("audio", 3)):
+            arrays[f"{split}/{m}"] = rng.normal(size=(size, 8, width))
+            arrays[f"{split}/{m}"][::2, 2:] = 0
+    corpus = str(tmp_path / "corpus.npz")
+    np.savez(corpus, **arrays)
+    for name in ("lmf", "mult"):
+        own = {**SMALL[name], "compat": "reference", "positions": True, "audio_kernel": 1}
+        names = [field.name for field in dataclasses.fields(registered()[name].settings)]
+        config = tiny_config(
+            data__path=corpus, train__epochs=1, train__seeds=1, optim__learning_rate=0.05,
+            model={"name": name, name: {key: own[key] for key in own if key in names}},
+        )  # fmt: skip
+        run.train(config, str(tmp_path / name))
+        bundle = load(tmp_path / name / "bundle")
+        x = {m: np.float32(arrays[f"test/{m}"]) for m in ("text", "audio")}
+        together = bundle.predict(x).score[:, 0]
+        alone = [bundle.predict({m: v[[i]] for m, v in x.items()}).score[0, 0] for i in range(4)]
+        lines = (tmp_path / name / "predictions" / "test.csv").read_text().splitlines()[1:]
+        there = [float(line.split(",")[2]) for line in lines]
+        np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(there, together, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["tfn", "misa", "almt"])
+def test_where_padding_is_read_a_shorter_batch_scores_the_same(name):
+    names, rng = ("text", "audio"), np.random.default_rng(0)
+    own = registered()[name].settings(**SMALL[name] | {"compat": "reference"})
+    module = build_model(ModelConfig(name=name, own=own), CorpusSpec(names, (3, 5), (8, 9)))
+    lengths = {"text": 2, "audio": 1 if name == "misa" else 3}  # text's count for both
+    cut = {m: rng.normal(size=(2, lengths[m], d)) for m, d in (("text", 3), ("audio", 5))}
+    behind = {"text": (0, 6), "audio": (0, 9 - lengths["audio"])}
+    whole = {m: np.pad(x, ((0, 0), behind[m], (0, 0))) for m, x in cut.items()}
+    masks = {m: np.ones(x.shape[:2], bool) for m, x in cut.items()}
+    padded = {m: np.pad(mask, ((0, 0), behind[m])) for m, mask in masks.items()}
+    variables = jax.jit(module.init)(jax.random.key(1), whole, padded)
+    apply = jax.jit(lambda *given: module.apply(variables, *given).score)
+    np.testing.assert_allclose(apply(cut, masks), apply(whole, padded), rtol=1e-5, atol=1e-6)
+
+
 # The other models' own tests give them padding.
 PADDED = ("tfn", "lmf", "misa", "self_mm")
 

@@ -19,6 +19,7 @@ from msajax.models.peers.common import (
     Peer,
     Scored,
     needs_text_and_another,
+    reads_padding,
 )
 
 
@@ -173,7 +174,7 @@ class LanguageGuidedTransformer(Peer):
         """Scores the sequences; see `Peer`."""
         own, names = self.config.own, self.spec.modalities
         seen = dict(valid)
-        if own.compat == "reference":
+        if reads_padding(self.config):
             seen = {m: jnp.ones_like(mask) for m, mask in valid.items()}
         tokens = {}  # {modality: [batch, tokens, d_model]}
         for m in names:

@@ -14,7 +14,7 @@ from msajax.config import ModelConfig
 from msajax.layers.basic import Dropout, Drops, keys_of_rows, numbers_of_site
 from msajax.layers.linear import Affine, affine, layer_norm
 from msajax.layers.long_attention import attend
-from msajax.models.peers.common import Linear, kind_of
+from msajax.models.peers.common import Linear, kind_of, reads_padding
 
 _EPS = 1e-5
 SITES = ("embed", "attention", "relu", "residual")  # of dropout in an encoder
@@ -273,7 +273,7 @@ def project(
     own = config.own
     if modality == "text":
         x = Dropout(config.own_rate("text_dropout"))(x, train=train)
-    if own.compat == "reference":
+    if reads_padding(config):
         mask = jnp.ones_like(mask)
         if x.shape[-1] == own.d_model:
             return x, mask

@@ -22,6 +22,7 @@ from msajax.models.peers.common import (
     TwoWayLstm,
     lengths_of,
     once_a_row,
+    reads_padding,
 )
 from msajax.spec import CorpusSpec
 
@@ -67,7 +68,7 @@ class Misa(Peer):
         `[B, M, D]` each, and which of them a sample has, `present` `[B, M]`.
         """
         own, names = self.config.own, self.spec.modalities
-        is_clean = own.compat == "clean"
+        is_clean = not reads_padding(self.config)
         present = jnp.stack([valid[m].any(axis=1) for m in names], axis=1)
         read = valid
         if not is_clean:

@@ -16,10 +16,12 @@ class PeerSettings(Settings):
     Attributes:
         section: begins the keys, such as `model.tfn`.
         compats: every value that `compat` may have.
+        padding_by: those of them by which padding is read like any step.
     """
 
     section: ClassVar[str]
     compats: ClassVar[tuple[str, ...]] = ("clean", "reference")
+    padding_by: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Checks every setting; a subclass checks what it alone requires."""
@@ -56,6 +58,7 @@ class AlmtSettings(PeerSettings):
     """
 
     section = "model.almt"
+    padding_by = ("reference",)
 
     compat: str = "clean"
     d_model: int = 128
@@ -101,6 +104,8 @@ class CrossmodalSettings(PeerSettings):
         residual_dropout: dropout rate of what attention and feed-forward networks add.
         out_dropout: dropout rate before the last layers.
     """
+
+    padding_by = ("reference",)
 
     compat: str = "clean"
     d_model: int = 50
@@ -237,6 +242,7 @@ class TfnSettings(PeerSettings):
     """
 
     section = "model.tfn"
+    padding_by = ("reference",)
 
     compat: str = "clean"
     text_hidden: int = 128
@@ -276,6 +282,7 @@ class LmfSettings(PeerSettings):
     """
 
     section = "model.lmf"
+    padding_by = ("reference",)
 
     compat: str = "clean"
     rank: int = 3
@@ -337,6 +344,7 @@ class MisaSettings(PeerSettings):
     """
 
     section = "model.misa"
+    padding_by = ("reference",)
 
     compat: str = "clean"
     hidden: int = 128

@@ -20,6 +20,7 @@ from msajax.models.peers.common import (
     Peer,
     Scored,
     kind_of,
+    reads_padding,
 )
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
@@ -60,7 +61,7 @@ class Vectors(nn.Module):
         Text comes last.
         """
         own, found = self.config.own, {}
-        is_clean = own.compat == "clean"
+        is_clean = not reads_padding(self.config)
         for m in sorted(sequences, key=lambda m: m == "text"):
             x, mask = sequences[m], masks[m]
             present = mask.any(axis=1) if is_clean else jnp.ones(mask.shape[:1], bool)
