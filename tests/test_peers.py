@@ -8,15 +8,17 @@ import check_peers
 import jax
 import numpy as np
 import pytest
+import toys
+from flax.traverse_util import flatten_dict
 from tiny import tiny_config
 
 from msajax.cli.predict import predict as predict_corpus
-from msajax.config import ModelConfig, from_config_dict, identity
+from msajax.config import Config, ModelConfig, OptimConfig, from_config_dict, identity
 from msajax.config.registry import registered
 from msajax.errors import UserError
 from msajax.experiment import run
 from msajax.inference.bundle import load
-from msajax.models.build import build_model, parameter_shapes
+from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.models.peers.settings import (
     AlmtSettings,
     DlfSettings,
@@ -27,6 +29,7 @@ from msajax.models.peers.settings import (
     SelfMmSettings,
     TfnSettings,
 )
+from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 
 PEERS = [name for name, entry in registered().items() if entry.module.startswith("peers.")]
@@ -324,3 +327,30 @@ def test_a_model_says_what_it_needs(name, lengths, message):
     spec = CorpusSpec(("text", "audio"), (6, 3), lengths)
     with pytest.raises(UserError, match=message):
         build_model(ModelConfig(name=name), spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "still"),
+    [
+        ("lmf", {"fusion_weights", "fusion_bias"}),
+        ("mmim", {"audio_projection/kernel", "audio_projection/bias"}),
+    ],
+)
+def test_what_other_code_leaves_untrained_stays_bit_for_bit_under_decay(name, still):
+    spec, rng = CorpusSpec(("text", "audio"), (4, 3), (2, 3)), np.random.default_rng(0)
+    features = features_of(rng, spec, 16)
+    masks = {m: np.ones(x.shape[:2], bool) for m, x in features.items()}
+    labels = rng.normal(size=(16, 1)).astype("f4")
+    batch = Batch(features, masks, labels, np.ones(16, "f4"), np.arange(16))
+    # The last group does not make them move.
+    groups = ("*:weight_decay=0.1", "*:frozen=false")
+    for compat in ("reference", "clean"):
+        own = registered()[name].settings(**SMALL[name], compat=compat)
+        optim = OptimConfig(learning_rate=0.01, schedule="constant", groups=groups)
+        config = Config(model=ModelConfig(name=name, own=own), optim=optim)
+        stages = len(declared(config.model).stages) or 1
+        recipe = toys.recipe_of(config, spec, passes=(1,) * stages)
+        states, _ = toys.steps(recipe, [batch] * 3, spec=spec)
+        before, after = (flatten_dict(states[i].params, sep="/") for i in (0, -1))
+        same = {path for path, x in after.items() if np.array_equal(x, before[path])}
+        assert same == (still if compat == "reference" else set())

@@ -210,11 +210,12 @@ def make_recipe(
 ) -> Recipe:
     """Makes the recipe of a step; the same one again for settings of the same structure."""
     train, optim, model = config.train, config.optim, declared(config.model)
+    shapes, untrained = parameter_shapes(config.model, spec), model.untrained_of(config.model, spec)
     return Recipe(
         module=build_model(config.model, spec),
         model=model,
         objective=make_objective(config, model, spec.label_kind, class_weights),
-        optimizer=make_optimizer(optim, parameter_shapes(config.model, spec)),
+        optimizer=make_optimizer(optim, shapes, untrained),
         transforms=make_transforms(train.transforms, spec),
         passes=passes,
         average=optim.average,

@@ -271,7 +271,8 @@ class LmfSettings(PeerSettings):
 
     Attributes:
         compat: clean; or reference, what the toolkit's code does: means over padding as well, an
-            LSTM that runs over it, and no dropout of text.
+            LSTM that runs over it, no dropout of text, and weights of the rank and a bias behind
+            them that stay as they began.
         rank: terms of the sum, each a product of one number for each modality.
         text_hidden: units of the LSTM over text, whose vector is half as large.
         audio_hidden: size of the layers of audio.
