@@ -8,6 +8,7 @@ import check_peers
 import jax
 import numpy as np
 import pytest
+import tiny_text
 import toys
 from flax.traverse_util import flatten_dict
 from tiny import tiny_config
@@ -22,11 +23,14 @@ from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.models.peers.settings import (
     AlmtSettings,
     DlfSettings,
+    EfLstmSettings,
+    LfDnnSettings,
     LmfSettings,
     MisaSettings,
     MmimSettings,
     MultSettings,
     SelfMmSettings,
+    TextOnlySettings,
     TfnSettings,
 )
 from msajax.preparation.batches import Batch
@@ -39,7 +43,18 @@ LENGTHS = (50, 50, 50)
 TABLES = {("almt", MOSI): (50, 375, 500), ("almt", MOSEI): (50, 500, 500)}  # steps, if not those
 ORIGINAL_MULT = {"d_model": 30, "num_heads": 5, "num_layers": 5, "text_kernel": 1,
                  "audio_kernel": 1, "video_kernel": 1}  # fmt: skip
-COUNTS = [  # as counted on the reference implementations
+COUNTS = [
+    # Floors: of 128 units, or 64, by their layers.
+    ("ef_lstm", EfLstmSettings(), MOSI, 4 * 128 * (793 + 128 + 2) + 128 * 129 + 129),
+    ("ef_lstm", EfLstmSettings(), MOSEI, 4 * 128 * (877 + 128 + 2) + 128 * 129 + 129),
+    # Of each mean of width d: 2 d of a norm, 64 (d + 1) and two layers of 64 (64 + 1).
+    ("lf_dnn", LfDnnSettings(), MOSI,
+     66 * 793 + 3 * (64 + 2 * 64 * 65) + 64 * (3 * 64 + 1) + 64 * 65 + 65),
+    ("lf_dnn", LfDnnSettings(), MOSEI,
+     66 * 877 + 3 * (64 + 2 * 64 * 65) + 64 * (3 * 64 + 1) + 64 * 65 + 65),
+    ("text_only", TextOnlySettings(), MOSI, 128 * 769 + 128 * 129 + 129),
+    ("text_only", TextOnlySettings(), MOSEI, 128 * 769 + 128 * 129 + 129),
+    # As counted on the reference implementations.
     ("tfn", TfnSettings(), MOSI, 9_497_043),
     ("tfn", TfnSettings(audio_hidden=16, text_out=128, post_fusion=16), MOSEI, 5_042_539),
     ("lmf", LmfSettings(), MOSI, 505_071),
@@ -64,7 +79,7 @@ COUNTS = [  # as counted on the reference implementations
     ("dlf", DlfSettings(text_kernel=3, audio_kernel=3, video_kernel=3), MOSEI, 1_576_905),
     ("almt", AlmtSettings(), MOSI, 2_603_649),
     ("almt", AlmtSettings(fusion_depth=4), MOSEI, 3_223_041),
-]
+]  # fmt: skip
 READS = {  # of the corpus, if that is not all of it
     "ef_lstm": ("text",), "text_only": ("text",),
     **dict.fromkeys(("mult", "almt", "dlf"), ("text", "audio")),  # others only compile longer
@@ -92,7 +107,9 @@ def features_of(rng, spec, rows):
 
 @pytest.mark.parametrize(("name", "own", "widths", "expected"), COUNTS)
 def test_a_model_has_as_many_parameters_as_its_reference(name, own, widths, expected):
-    spec = CorpusSpec(ALL, widths, TABLES.get((name, widths), LENGTHS))
+    modalities = ("text",) if name == "text_only" else ALL
+    lengths = TABLES.get((name, widths), LENGTHS)[: len(modalities)]
+    spec = CorpusSpec(modalities, widths[: len(modalities)], lengths, groups=(modalities,))
     shapes = parameter_shapes(ModelConfig(name=name, own=own), spec)
     assert sum(int(np.prod(shape)) for shape in shapes.values()) == expected
 
@@ -283,7 +300,8 @@ def test_floors_are_what_they_say():
     x = relu(dense(p["hidden_1"], relu(dense(p["hidden_0"], mean("text")))))
     np.testing.assert_allclose(score, dense(p["regression"], x), rtol=1e-5, atol=1e-6)
 
-    p, score = params_and_score("ef_lstm", spec, features, masks, hidden=3)
+    aligned = dataclasses.replace(spec, groups=(spec.modalities,))
+    p, score = params_and_score("ef_lstm", aligned, features, masks, hidden=3)
     expected = []
     for row in range(4):
         state, cell = np.zeros((2, 3))
@@ -319,6 +337,8 @@ def test_settings_are_checked_and_part_of_the_run(name):
 @pytest.mark.parametrize(
     ("name", "lengths", "message"),
     [
+        # As long, but not step by step.
+        ("ef_lstm", (5, 5), "joins modalities step by step, and these do not share theirs"),
         ("ef_lstm", (5, 4), "joins modalities step by step, and these do not share theirs"),
         ("text_only", (5, 5), "reads text alone, .*: set model.modalities"),
     ],
@@ -354,3 +374,15 @@ def test_what_other_code_leaves_untrained_stays_bit_for_bit_under_decay(name, st
         before, after = (flatten_dict(states[i].params, sep="/") for i in (0, -1))
         same = {path for path, x in after.items() if np.array_equal(x, before[path])}
         assert same == (still if compat == "reference" else set())
+
+
+def test_an_lstm_over_one_modality_reads_what_an_encoder_writes():
+    encoder = tiny_text.architecture()
+    spec = CorpusSpec(("text",), (0,), (8,), vocabularies=(encoder.vocabulary,),
+                      encoders=(encoder,), text_steps=5)  # fmt: skip
+    assert build_model(ModelConfig(name="ef_lstm", text_encoder="x", text_pool="words"), spec)
+    both = CorpusSpec(("text", "audio"), (0, 3), (8, 5), vocabularies=(encoder.vocabulary, 0),
+                      encoders=(encoder, None), text_steps=5,
+                      groups=(("text", "audio"),))  # fmt: skip
+    with pytest.raises(UserError, match="these do not share theirs"):
+        build_model(ModelConfig(name="ef_lstm", text_encoder="x", text_pool="words"), both)

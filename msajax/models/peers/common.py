@@ -11,12 +11,14 @@ from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.layers.basic import row_weight
 from msajax.layers.heads import Arrays, mean_pool
-from msajax.models.contract import Prediction
+from msajax.models.contract import LABELS, VOCABULARY, Prediction
 from msajax.models.inputs import read_input
 from msajax.models.sequence_level import check_inputs
 from msajax.spec import CorpusSpec
 
 STATISTICS = "batch_stats"
+# What parameters of all peers are bound to, beside what follows the order of modalities.
+BOUND = {"text_embedding/embedding": (VOCABULARY,), "regression/*": (LABELS,)}
 Measured = tuple[jax.Array, jax.Array]  # a sum and a weight, both []
 Scored = tuple[jax.Array, dict[str, jax.Array]]  # scores [B, K], and what terms read, by name
 

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.layers.heads import Arrays
-from msajax.models.contract import Model
+from msajax.models.contract import LABELS, Model
 from msajax.models.inputs import ENCODER
-from msajax.models.peers.common import STATISTICS, Peer, Scored
+from msajax.models.peers.common import BOUND, STATISTICS, Peer, Scored
 from msajax.models.peers.tfn import Vectors, with_one
 from msajax.spec import CorpusSpec
 
@@ -53,6 +53,7 @@ def untrained(config: ModelConfig, spec: CorpusSpec) -> tuple[str, ...]:
 MODEL = Model(
     module=LowRankFusion,
     mutable=(STATISTICS,),
+    bound=BOUND | dict.fromkeys(("*_factor", "fusion_bias"), (LABELS,)),
     untrained=untrained,
     space={
         "model.lmf.rank": [1, 4, 8, 16],

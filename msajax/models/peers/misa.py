@@ -12,9 +12,10 @@ from msajax.errors import UserError
 from msajax.layers.basic import Dropout, LayerNorm
 from msajax.layers.heads import Arrays, mean_pool
 from msajax.layers.transformer import TransformerBlock
-from msajax.models.contract import BATCH, LABELS, MODALITIES, Model, Prediction, Term
+from msajax.models.contract import BATCH, MODALITIES, Model, Prediction, Term
 from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
+    BOUND,
     Linear,
     Measured,
     Peer,
@@ -225,7 +226,7 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
 
 MODEL = Model(
     module=Misa,
-    bound={"regression/*": (LABELS,), "head/*": (MODALITIES,)},
+    bound=BOUND | {"head/*": (MODALITIES,)},
     terms=terms,
     check=check,
     space={

@@ -13,9 +13,7 @@ from msajax.layers.basic import Dropout
 from msajax.layers.heads import Arrays
 from msajax.models.contract import (
     BATCH,
-    LABELS,
     MODALITIES,
-    VOCABULARY,
     Model,
     Prediction,
     Stage,
@@ -23,6 +21,7 @@ from msajax.models.contract import (
 )
 from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
+    BOUND,
     Linear,
     Lstm,
     Measured,
@@ -263,12 +262,7 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
 MODEL = Model(
     module=Infomax,
     output_bias="regression/bias",
-    bound={
-        "fusion_0/kernel": (MODALITIES,),
-        "*_estimator/*": (MODALITIES,),
-        "regression/*": (LABELS,),
-        "*_embedding/embedding": (VOCABULARY,),
-    },
+    bound=BOUND | dict.fromkeys(("fusion_0/kernel", "*_estimator/*"), (MODALITIES,)),
     terms=terms,
     check=check,
     untrained=untrained,
