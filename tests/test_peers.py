@@ -34,6 +34,7 @@ from msajax.models.peers.settings import (
     TfnSettings,
 )
 from msajax.preparation.batches import Batch
+from msajax.runs.folder import RunFolder
 from msajax.spec import CorpusSpec
 
 PEERS = [name for name, entry in registered().items() if entry.module.startswith("peers.")]
@@ -386,3 +387,27 @@ def test_an_lstm_over_one_modality_reads_what_an_encoder_writes():
                       groups=(("text", "audio"),))  # fmt: skip
     with pytest.raises(UserError, match="these do not share theirs"):
         build_model(ModelConfig(name="ef_lstm", text_encoder="x", text_pool="words"), both)
+
+
+def test_labels_that_no_score_can_reach_are_refused_before_training(tmp_path):
+    rng, arrays = np.random.default_rng(0), {}
+    for split, low in (("train", 1), ("valid", 0), ("test", -9)):  # of which train alone counts
+        arrays[f"{split}/id"] = np.array([f"{split}{i}" for i in range(6)])
+        arrays[f"{split}/label"] = np.linspace(low, 5, 6)
+        arrays[f"{split}/text"] = rng.normal(size=(6, 1, 4))
+    np.savez(tmp_path / "corpus.npz", **arrays)
+    for name, settings, message in (
+        ("tfn", {}, "lowest = -3 and highest = 3: .* labels go from 1 to 5: set both .* both to 0"),
+        ("tfn", {"highest": 5.0}, ""),
+        ("tfn", {"lowest": 0.0, "highest": 0.0}, ""),
+        ("self_mm", {}, "label_range = 3: .* labels reach 5: set it to 5 or more"),
+        ("self_mm", {"label_range": 5.0}, ""),
+    ):
+        model = {"name": name, name: settings}
+        config = tiny_config(data__path=str(tmp_path / "corpus.npz"), model=model)
+        sources, folder = run.open_sources(config), RunFolder(str(tmp_path / "run"))
+        if not message:
+            run.build(config, sources, folder)
+            continue
+        with pytest.raises(UserError, match=f"model.{name}.{message}"):
+            run.build(config, sources, folder)

@@ -23,6 +23,7 @@ ROW, BATCH = "row", "batch"
 _FUNCTIONS = {  # of a declaration: what is given to each, and what it returns
     "terms": "(config, name of the task's loss, that loss) -> terms by name",
     "check": "(config, spec) -> None",
+    "check_labels": "(config, spec, labels) -> None",
     "initial": "(config, spec) -> values by path",
     "untrained": "(config, spec) -> patterns of paths",
 }
@@ -122,6 +123,8 @@ class Model:
         terms: (configuration, name of the task's loss, that loss) -> every term of the objective by
             name; without it, the task's loss alone.
         check: (configuration, specification) -> None; raises `UserError` for what cannot be built.
+        check_labels: (configuration, specification, training labels `[N, L]`) -> None; raises
+            `UserError` for labels that cannot be learned.
         memory: what is kept of every training sample, or a function (configuration) -> Memory if
             that depends on settings; None for nothing.
         initial: (configuration, specification) -> values that parameters begin with in place of
@@ -144,6 +147,7 @@ class Model:
     mutable: Sequence[str] = ()
     terms: Callable[[ModelConfig, str, Term], Mapping[str, Term]] | None = None
     check: Callable[[ModelConfig, CorpusSpec], None] | None = None
+    check_labels: Callable[[ModelConfig, CorpusSpec, Any], None] | None = None
     memory: Memory | Callable[[ModelConfig], Memory] | None = None
     initial: Callable[[ModelConfig, CorpusSpec], Mapping[str, Any]] | None = None
     untrained: Callable[[ModelConfig, CorpusSpec], Sequence[str]] | None = None

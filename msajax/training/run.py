@@ -233,6 +233,14 @@ def layout_of(config: Config, devices: Sequence[jax.Device] = ()) -> Layout:
     return make_layout(config.mesh, train.seed_axis, train.seeds, width, rows, devices)
 
 
+def check_labels(config: Config, spec: CorpusSpec, labels: np.ndarray) -> None:
+    """Refuses training labels `[N, L]` that the model cannot learn, by a `UserError`."""
+    origin, model = registered()[config.model.name].origin, declared(config.model)
+    if model.check_labels is not None:
+        with one_sentence(config) if origin else contextlib.nullcontext():
+            model.check_labels(config.model, spec, labels)
+
+
 def check_model(config: Config, spec: CorpusSpec) -> None:
     """Refuses what cannot be trained on a corpus; nothing is compiled or written.
 
