@@ -239,7 +239,8 @@ def windows(x: jax.Array, mask: jax.Array, size: int) -> tuple[jax.Array, jax.Ar
     """Joins every `size` steps that follow one another: `[B, T - size + 1, size d]`, and a mask.
 
     A window counts if it lies between the first and the last valid step, and has one. Of a shorter
-    sequence one window counts, with zeros behind it, so that no valid step is lost.
+    sequence one window counts, so that no valid step is lost: with zeros behind it if the sequence
+    begins at step 0, as prepared ones do; one that begins later may have zeros in front.
 
     Args:
         x: `[B, T, d]`, 0 at padding.
