@@ -13,12 +13,15 @@ import toys
 from flax.traverse_util import flatten_dict
 from tiny import tiny_config
 
+from msajax.cli.explain import explain_run
 from msajax.cli.predict import predict as predict_corpus
+from msajax.cli.robustness import measure_robustness
 from msajax.config import Config, ModelConfig, OptimConfig, from_config_dict, identity
 from msajax.config.registry import registered
 from msajax.errors import UserError
 from msajax.experiment import run
 from msajax.inference.bundle import load
+from msajax.inference.export.program import make_program
 from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.models.peers.settings import (
     AlmtSettings,
@@ -226,8 +229,26 @@ def test_where_padding_is_read_a_shorter_batch_scores_the_same(name):
     np.testing.assert_allclose(apply(cut, masks), apply(whole, padded), rtol=1e-5, atol=1e-6)
 
 
+def check_modes(folder, corpus):
+    """What robustness, explanation and export make of a run."""
+    curves = measure_robustness(str(folder))["curves"]
+    assert {"drop_modality", "noise"} <= {curve["kind"] for curve in curves}
+    assert all(None not in curve["area"].values() for curve in curves if curve["kind"] == "noise")
+    found = explain_run(str(folder), "test", samples=2)
+    assert found["samples"] and (folder / "explanation.html").stat().st_size
+    bundle, x = load(folder / "bundle"), {}
+    with np.load(corpus) as arrays:
+        x = {m: np.float32(arrays[f"test/{m}"]) for m in bundle.preparation.spec.modalities}
+    program = make_program(bundle)
+    given = {f"features/{m}": v for m, v in x.items()}
+    given |= {f"masks/{m}": np.full(v.shape[:2], -1, np.int8) for m, v in x.items()}
+    scores = program.exported.call(program.parameters, given)["score"]
+    np.testing.assert_allclose(scores, bundle.predict(x).score, atol=1e-5)
+
+
 # The other models' own tests give them padding.
 PADDED = ("tfn", "lmf", "misa", "self_mm")
+IN_ALL_MODES = ("lf_dnn", "self_mm")  # one with statistics of batches, one with a memory
 
 
 # `mag` needs words and a text encoder: test_mag.py.
@@ -243,6 +264,8 @@ def test_every_model_trains_and_predicts(name, tmp_path):
     scores = [line.split(",")[2] for line in (tmp_path / "p.csv").read_text().splitlines()]
     there = (tmp_path / "run" / "predictions" / "test.csv").read_text().splitlines()
     assert scores == [line.split(",")[2] for line in there]
+    if name in IN_ALL_MODES:
+        check_modes(tmp_path / "run", corpus)
     if name not in PADDED:
         return
     # What stands at padding must not matter.
