@@ -400,6 +400,10 @@ def test_what_other_code_leaves_untrained_stays_bit_for_bit_under_decay(name, st
         assert same == (still if compat == "reference" else set())
 
 
+def test_single_steps_are_joined_without_being_aligned():
+    assert build_model(ModelConfig(name="ef_lstm"), CorpusSpec(ALL, (6, 3, 4), (1, 1, 1)))
+
+
 def test_an_lstm_over_one_modality_reads_what_an_encoder_writes():
     encoder = tiny_text.architecture()
     spec = CorpusSpec(("text",), (0,), (8,), vocabularies=(encoder.vocabulary,),

@@ -35,7 +35,8 @@ class EarlyFusion(Peer):
 def check(config: ModelConfig, spec: CorpusSpec) -> None:
     """Raises `UserError` for several modalities that do not share their steps."""
     first, *others = spec.modalities
-    apart = set(others) - set(spec.aligned_with(first)) or len(set(spec.lengths)) > 1
+    lengths = set(spec.lengths)  # of one step each there is nothing to align
+    apart = len(lengths) > 1 or (set(others) - set(spec.aligned_with(first)) and lengths != {1})
     # Words that are pooled are cut otherwise than what stands beside them.
     if others and (apart or spec.text_steps or any(map(spec.is_sound, spec.modalities))):
         raise UserError(
