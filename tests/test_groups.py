@@ -147,3 +147,13 @@ def test_what_is_frozen_is_in_no_average_and_stays_to_the_last_bit():
     found = states[-1].variables["params"]
     chex.assert_trees_all_equal(found["embed"], states[-1].average["embed"])
     chex.assert_trees_all_equal(found["layer_0"], states[0].params["layer_0"])
+
+
+def test_what_a_model_leaves_untrained_is_frozen_whatever_groups_say():
+    groups = ("*:frozen=false", "embed/*:learning_rate=0.5")
+    found = settings_of(OptimConfig(groups=groups), PATHS, ("embed/*",))
+    assert [path for path, settings in found.items() if settings.frozen] == list(PATHS[:2])
+    usual = settings_of(OptimConfig(groups=groups), PATHS)
+    assert [one.group for one in found.values()] == [one.group for one in usual.values()]
+    with pytest.raises(UserError, match="untrained 'other/\\*' names no parameter: choose of"):
+        settings_of(OptimConfig(), PATHS, ("other/*",))

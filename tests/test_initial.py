@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from msajax.config import ModelConfig
+from msajax.config.registry import registered
 from msajax.corpus.glove import WordVectors
 from msajax.errors import UserError
 from msajax.models.build import declared, parameter_shapes
@@ -263,3 +264,51 @@ def test_given_values_take_their_place_and_nan_keeps_the_random_ones():
     found = with_initial(random, {"c": of_all_seeds})
     np.testing.assert_array_equal(found["c"], np.float32([[5, 0.1], [5, 0.1]]), strict=True)
     np.testing.assert_array_equal(random["a"]["b"], np.ones((2, 3)))  # the old ones are untouched
+
+
+# --- of a bundle of a peer ---
+
+# Parameters that follow the order of modalities, by how their paths begin.
+IN_ORDER = {
+    "ef_lstm": ("lstm/input_kernel",), "lf_dnn": ("post_0/kernel",), "tfn": ("post_0/kernel",),
+    "misa": ("head/",), "self_mm": ("fusion/feature/kernel",),
+    "mmim": ("fusion_0/kernel", "audio_estimator/"), "almt": ("hyper", "fusion/"),
+    "mult": ("between/", "memory/", "post_", "regression/"),
+    "dlf": ("private/", "common/", "between/", "memory/", "shared_", "post_", "regression/"),
+}  # fmt: skip
+OF_LABELS = {"lmf": ("_factor", "fusion_bias"), "self_mm": ("/score/",)}  # a part of their paths
+PEERS = [name for name, entry in registered().items() if entry.module.startswith("peers.")]
+
+
+@pytest.mark.parametrize("name", [name for name in PEERS if name != "mag"])  # which has no table
+def test_a_peer_takes_over_what_stands_for_the_same(name):
+    def of(words, order=("text", "audio"), label="sentiment"):
+        order = order if name != "text_only" else ("text",)
+        widths, rows = {"text": 0, "audio": 3}, {"text": len(words), "audio": 0}
+        sizes = tuple(widths[m] for m in order), (8,) * len(order)
+        rows = tuple(rows[m] for m in order)
+        groups = (order,) if len(order) > 1 else ()
+        names = {"label_names": (label,), "vocabularies": rows, "groups": groups}
+        return prepared(CorpusSpec(order, *sizes, **names), words)
+
+    config, path = ModelConfig(name=name), "text_embedding/embedding"
+    there = of(THERE)
+    initial, _, _, params = loaded(of(HERE), there, config, config)
+    known = {row: THERE.index(word) for row, word in enumerate(HERE) if word in THERE}
+    for row in range(len(HERE)):
+        expected = params[path][:, known[row]] if row in known else np.nan
+        np.testing.assert_array_equal(initial[path][:, row], expected + 0 * initial[path][:, row])
+    # Every other parameter is loaded from a bundle of the same labels and modalities.
+    assert initial.keys() == params.keys()
+
+    _, report, shapes, _ = loaded(of(THERE, label="mood"), there, config, config)
+    random = {path for path, note in report["notes"].items() if note == "random: other labels"}
+    parts = OF_LABELS.get(name, ("regression/",))
+    assert random == {path for path in shapes if any(part in path for part in parts)}
+
+    _, report, shapes, _ = loaded(of(THERE, ("audio", "text")), there, config, config)
+    random = {path for path, note in report["notes"].items() if note != "loaded"}
+    random -= {path for path, note in report["notes"].items() if note.split()[0].isdigit()}
+    begin = IN_ORDER.get(name, ())
+    assert random == {path for path in shapes if path.startswith(begin)}
+    assert bool(random) == bool(begin)

@@ -140,9 +140,7 @@ def test_scores_and_terms_are_those_of_the_formulas(case):
         np.testing.assert_allclose(terms[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
     flat = {path: np.abs(x).max() for path, x in flatten_dict(gradient, sep="/").items()}
     assert np.isfinite(list(flat.values())).all()
-    still = {path for path, x in flat.items() if x == 0}
-    projections = {path for path in flat if "_projection/" in path}
-    assert still == (projections if config.own.compat == "reference" else set())
+    assert min(flat.values()) > 0
     # Of classes and of several scores the entropy is that of all rows.
     _, expected = rendered(params, spec, batch, config.own.compat, by_sign=False)
     for loss_name, labels in (("cross_entropy", batch.labels), ("l1", np.tile(batch.labels, 2))):

@@ -8,25 +8,36 @@ import check_peers
 import jax
 import numpy as np
 import pytest
+import tiny_text
+import toys
+from flax.traverse_util import flatten_dict
 from tiny import tiny_config
 
+from msajax.cli.explain import explain_run
 from msajax.cli.predict import predict as predict_corpus
-from msajax.config import ModelConfig, from_config_dict, identity
+from msajax.cli.robustness import measure_robustness
+from msajax.config import Config, ModelConfig, OptimConfig, from_config_dict, identity
 from msajax.config.registry import registered
 from msajax.errors import UserError
 from msajax.experiment import run
 from msajax.inference.bundle import load
-from msajax.models.build import build_model, parameter_shapes
+from msajax.inference.export.program import make_program
+from msajax.models.build import build_model, declared, parameter_shapes
 from msajax.models.peers.settings import (
     AlmtSettings,
     DlfSettings,
+    EfLstmSettings,
+    LfDnnSettings,
     LmfSettings,
     MisaSettings,
     MmimSettings,
     MultSettings,
     SelfMmSettings,
+    TextOnlySettings,
     TfnSettings,
 )
+from msajax.preparation.batches import Batch
+from msajax.runs.folder import RunFolder
 from msajax.spec import CorpusSpec
 
 PEERS = [name for name, entry in registered().items() if entry.module.startswith("peers.")]
@@ -36,7 +47,18 @@ LENGTHS = (50, 50, 50)
 TABLES = {("almt", MOSI): (50, 375, 500), ("almt", MOSEI): (50, 500, 500)}  # steps, if not those
 ORIGINAL_MULT = {"d_model": 30, "num_heads": 5, "num_layers": 5, "text_kernel": 1,
                  "audio_kernel": 1, "video_kernel": 1}  # fmt: skip
-COUNTS = [  # as counted on the reference implementations
+COUNTS = [
+    # Floors: of 128 units, or 64, by their layers.
+    ("ef_lstm", EfLstmSettings(), MOSI, 4 * 128 * (793 + 128 + 2) + 128 * 129 + 129),
+    ("ef_lstm", EfLstmSettings(), MOSEI, 4 * 128 * (877 + 128 + 2) + 128 * 129 + 129),
+    # Of each mean of width d: 2 d of a norm, 64 (d + 1) and two layers of 64 (64 + 1).
+    ("lf_dnn", LfDnnSettings(), MOSI,
+     66 * 793 + 3 * (64 + 2 * 64 * 65) + 64 * (3 * 64 + 1) + 64 * 65 + 65),
+    ("lf_dnn", LfDnnSettings(), MOSEI,
+     66 * 877 + 3 * (64 + 2 * 64 * 65) + 64 * (3 * 64 + 1) + 64 * 65 + 65),
+    ("text_only", TextOnlySettings(), MOSI, 128 * 769 + 128 * 129 + 129),
+    ("text_only", TextOnlySettings(), MOSEI, 128 * 769 + 128 * 129 + 129),
+    # As counted on the reference implementations.
     ("tfn", TfnSettings(), MOSI, 9_497_043),
     ("tfn", TfnSettings(audio_hidden=16, text_out=128, post_fusion=16), MOSEI, 5_042_539),
     ("lmf", LmfSettings(), MOSI, 505_071),
@@ -61,7 +83,7 @@ COUNTS = [  # as counted on the reference implementations
     ("dlf", DlfSettings(text_kernel=3, audio_kernel=3, video_kernel=3), MOSEI, 1_576_905),
     ("almt", AlmtSettings(), MOSI, 2_603_649),
     ("almt", AlmtSettings(fusion_depth=4), MOSEI, 3_223_041),
-]
+]  # fmt: skip
 READS = {  # of the corpus, if that is not all of it
     "ef_lstm": ("text",), "text_only": ("text",),
     **dict.fromkeys(("mult", "almt", "dlf"), ("text", "audio")),  # others only compile longer
@@ -89,7 +111,9 @@ def features_of(rng, spec, rows):
 
 @pytest.mark.parametrize(("name", "own", "widths", "expected"), COUNTS)
 def test_a_model_has_as_many_parameters_as_its_reference(name, own, widths, expected):
-    spec = CorpusSpec(ALL, widths, TABLES.get((name, widths), LENGTHS))
+    modalities = ("text",) if name == "text_only" else ALL
+    lengths = TABLES.get((name, widths), LENGTHS)[: len(modalities)]
+    spec = CorpusSpec(modalities, widths[: len(modalities)], lengths, groups=(modalities,))
     shapes = parameter_shapes(ModelConfig(name=name, own=own), spec)
     assert sum(int(np.prod(shape)) for shape in shapes.values()) == expected
 
@@ -158,8 +182,73 @@ def corpus_of(path: pathlib.Path) -> str:
     return str(path)
 
 
+def test_where_padding_is_read_a_score_is_that_of_the_sample_alone(tmp_path):
+    """Batches are cut to what their samples need; means and last steps are of the full length."""
+    rng, arrays = np.random.default_rng(0), {}
+    for split, size in (("train", 8), ("valid", 4), ("test", 4)):
+        arrays |= {
+            f"{split}/id": np.array([f"{split}{i}" for i in range(size)]),
+            f"{split}/label": rng.uniform(-3, 3, size),
+        }
+        for m, width in (("text", 4), ("audio", 3)):
+            arrays[f"{split}/{m}"] = rng.normal(size=(size, 8, width))
+            arrays[f"{split}/{m}"][::2, 2:] = 0
+    corpus = str(tmp_path / "corpus.npz")
+    np.savez(corpus, **arrays)
+    for name in ("lmf", "mult"):
+        own = {**SMALL[name], "compat": "reference", "positions": True, "audio_kernel": 1}
+        names = [field.name for field in dataclasses.fields(registered()[name].settings)]
+        config = tiny_config(
+            data__path=corpus, train__epochs=1, train__seeds=1, optim__learning_rate=0.05,
+            model={"name": name, name: {key: own[key] for key in own if key in names}},
+        )  # fmt: skip
+        run.train(config, str(tmp_path / name))
+        bundle = load(tmp_path / name / "bundle")
+        x = {m: np.float32(arrays[f"test/{m}"]) for m in ("text", "audio")}
+        together = bundle.predict(x).score[:, 0]
+        alone = [bundle.predict({m: v[[i]] for m, v in x.items()}).score[0, 0] for i in range(4)]
+        lines = (tmp_path / name / "predictions" / "test.csv").read_text().splitlines()[1:]
+        there = [float(line.split(",")[2]) for line in lines]
+        np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(there, together, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["tfn", "misa", "almt"])
+def test_where_padding_is_read_a_shorter_batch_scores_the_same(name):
+    names, rng = ("text", "audio"), np.random.default_rng(0)
+    own = registered()[name].settings(**SMALL[name] | {"compat": "reference"})
+    module = build_model(ModelConfig(name=name, own=own), CorpusSpec(names, (3, 5), (8, 9)))
+    lengths = {"text": 2, "audio": 1 if name == "misa" else 3}  # text's count for both
+    cut = {m: rng.normal(size=(2, lengths[m], d)) for m, d in (("text", 3), ("audio", 5))}
+    behind = {"text": (0, 6), "audio": (0, 9 - lengths["audio"])}
+    whole = {m: np.pad(x, ((0, 0), behind[m], (0, 0))) for m, x in cut.items()}
+    masks = {m: np.ones(x.shape[:2], bool) for m, x in cut.items()}
+    padded = {m: np.pad(mask, ((0, 0), behind[m])) for m, mask in masks.items()}
+    variables = jax.jit(module.init)(jax.random.key(1), whole, padded)
+    apply = jax.jit(lambda *given: module.apply(variables, *given).score)
+    np.testing.assert_allclose(apply(cut, masks), apply(whole, padded), rtol=1e-5, atol=1e-6)
+
+
+def check_modes(folder, corpus):
+    """What robustness, explanation and export make of a run."""
+    curves = measure_robustness(str(folder))["curves"]
+    assert {"drop_modality", "noise"} <= {curve["kind"] for curve in curves}
+    assert all(None not in curve["area"].values() for curve in curves if curve["kind"] == "noise")
+    found = explain_run(str(folder), "test", samples=2)
+    assert found["samples"] and (folder / "explanation.html").stat().st_size
+    bundle, x = load(folder / "bundle"), {}
+    with np.load(corpus) as arrays:
+        x = {m: np.float32(arrays[f"test/{m}"]) for m in bundle.preparation.spec.modalities}
+    program = make_program(bundle)
+    given = {f"features/{m}": v for m, v in x.items()}
+    given |= {f"masks/{m}": np.full(v.shape[:2], -1, np.int8) for m, v in x.items()}
+    scores = program.exported.call(program.parameters, given)["score"]
+    np.testing.assert_allclose(scores, bundle.predict(x).score, atol=1e-5)
+
+
 # The other models' own tests give them padding.
 PADDED = ("tfn", "lmf", "misa", "self_mm")
+IN_ALL_MODES = ("lf_dnn", "self_mm")  # one with statistics of batches, one with a memory
 
 
 # `mag` needs words and a text encoder: test_mag.py.
@@ -175,6 +264,8 @@ def test_every_model_trains_and_predicts(name, tmp_path):
     scores = [line.split(",")[2] for line in (tmp_path / "p.csv").read_text().splitlines()]
     there = (tmp_path / "run" / "predictions" / "test.csv").read_text().splitlines()
     assert scores == [line.split(",")[2] for line in there]
+    if name in IN_ALL_MODES:
+        check_modes(tmp_path / "run", corpus)
     if name not in PADDED:
         return
     # What stands at padding must not matter.
@@ -233,7 +324,8 @@ def test_floors_are_what_they_say():
     x = relu(dense(p["hidden_1"], relu(dense(p["hidden_0"], mean("text")))))
     np.testing.assert_allclose(score, dense(p["regression"], x), rtol=1e-5, atol=1e-6)
 
-    p, score = params_and_score("ef_lstm", spec, features, masks, hidden=3)
+    aligned = dataclasses.replace(spec, groups=(spec.modalities,))
+    p, score = params_and_score("ef_lstm", aligned, features, masks, hidden=3)
     expected = []
     for row in range(4):
         state, cell = np.zeros((2, 3))
@@ -269,6 +361,8 @@ def test_settings_are_checked_and_part_of_the_run(name):
 @pytest.mark.parametrize(
     ("name", "lengths", "message"),
     [
+        # As long, but not step by step.
+        ("ef_lstm", (5, 5), "joins modalities step by step, and these do not share theirs"),
         ("ef_lstm", (5, 4), "joins modalities step by step, and these do not share theirs"),
         ("text_only", (5, 5), "reads text alone, .*: set model.modalities"),
     ],
@@ -277,3 +371,70 @@ def test_a_model_says_what_it_needs(name, lengths, message):
     spec = CorpusSpec(("text", "audio"), (6, 3), lengths)
     with pytest.raises(UserError, match=message):
         build_model(ModelConfig(name=name), spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "still"),
+    [
+        ("lmf", {"fusion_weights", "fusion_bias"}),
+        ("mmim", {"audio_projection/kernel", "audio_projection/bias"}),
+    ],
+)
+def test_what_other_code_leaves_untrained_stays_bit_for_bit_under_decay(name, still):
+    spec, rng = CorpusSpec(("text", "audio"), (4, 3), (2, 3)), np.random.default_rng(0)
+    features = features_of(rng, spec, 16)
+    masks = {m: np.ones(x.shape[:2], bool) for m, x in features.items()}
+    labels = rng.normal(size=(16, 1)).astype("f4")
+    batch = Batch(features, masks, labels, np.ones(16, "f4"), np.arange(16))
+    # The last group does not make them move.
+    groups = ("*:weight_decay=0.1", "*:frozen=false")
+    for compat in ("reference", "clean"):
+        own = registered()[name].settings(**SMALL[name], compat=compat)
+        optim = OptimConfig(learning_rate=0.01, schedule="constant", groups=groups)
+        config = Config(model=ModelConfig(name=name, own=own), optim=optim)
+        stages = len(declared(config.model).stages) or 1
+        recipe = toys.recipe_of(config, spec, passes=(1,) * stages)
+        states, _ = toys.steps(recipe, [batch] * 3, spec=spec)
+        before, after = (flatten_dict(states[i].params, sep="/") for i in (0, -1))
+        same = {path for path, x in after.items() if np.array_equal(x, before[path])}
+        assert same == (still if compat == "reference" else set())
+
+
+def test_single_steps_are_joined_without_being_aligned():
+    assert build_model(ModelConfig(name="ef_lstm"), CorpusSpec(ALL, (6, 3, 4), (1, 1, 1)))
+
+
+def test_an_lstm_over_one_modality_reads_what_an_encoder_writes():
+    encoder = tiny_text.architecture()
+    spec = CorpusSpec(("text",), (0,), (8,), vocabularies=(encoder.vocabulary,),
+                      encoders=(encoder,), text_steps=5)  # fmt: skip
+    assert build_model(ModelConfig(name="ef_lstm", text_encoder="x", text_pool="words"), spec)
+    both = CorpusSpec(("text", "audio"), (0, 3), (8, 5), vocabularies=(encoder.vocabulary, 0),
+                      encoders=(encoder, None), text_steps=5,
+                      groups=(("text", "audio"),))  # fmt: skip
+    with pytest.raises(UserError, match="these do not share theirs"):
+        build_model(ModelConfig(name="ef_lstm", text_encoder="x", text_pool="words"), both)
+
+
+def test_labels_that_no_score_can_reach_are_refused_before_training(tmp_path):
+    rng, arrays = np.random.default_rng(0), {}
+    for split, low in (("train", 1), ("valid", 0), ("test", -9)):  # of which train alone counts
+        arrays[f"{split}/id"] = np.array([f"{split}{i}" for i in range(6)])
+        arrays[f"{split}/label"] = np.linspace(low, 5, 6)
+        arrays[f"{split}/text"] = rng.normal(size=(6, 1, 4))
+    np.savez(tmp_path / "corpus.npz", **arrays)
+    for name, settings, message in (
+        ("tfn", {}, "lowest = -3 and highest = 3: .* labels go from 1 to 5: set both .* both to 0"),
+        ("tfn", {"highest": 5.0}, ""),
+        ("tfn", {"lowest": 0.0, "highest": 0.0}, ""),
+        ("self_mm", {}, "label_range = 3: .* labels reach 5: set it to 5 or more"),
+        ("self_mm", {"label_range": 5.0}, ""),
+    ):
+        model = {"name": name, name: settings}
+        config = tiny_config(data__path=str(tmp_path / "corpus.npz"), model=model)
+        sources, folder = run.open_sources(config), RunFolder(str(tmp_path / "run"))
+        if not message:
+            run.build(config, sources, folder)
+            continue
+        with pytest.raises(UserError, match=f"model.{name}.{message}"):
+            run.build(config, sources, folder)

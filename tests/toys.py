@@ -67,7 +67,11 @@ def recipe_of(config: Config, spec: CorpusSpec, **more) -> Recipe:
     return Recipe(
         module=build_model(config.model, spec),
         model=model,
-        optimizer=make_optimizer(config.optim, parameter_shapes(config.model, spec)),
+        optimizer=make_optimizer(
+            config.optim,
+            parameter_shapes(config.model, spec),
+            model.untrained_of(config.model, spec),
+        ),
         objective=make_objective(config, model, spec.label_kind),
         **more,
     )

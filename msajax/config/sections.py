@@ -171,7 +171,9 @@ class OptimConfig(Settings):
             own.
         momentum: share of the last direction that sgd keeps, in [0, 1). -1 is its own, 0.9.
         nesterov: whether sgd looks a step ahead.
-        weight_decay: decay of the kernels.
+        weight_decay: decay of the arrays that are named kernel, alone: not of biases, norms and
+            embeddings, nor of what has another name, as the kernels of other authors' LSTMs
+            (input_kernel, state_kernel) and factors; a group can decay those.
         schedule: learning rate after the warm-up: plateau (constant, and multiplied by
             plateau_factor whenever plateau_patience epochs in a row bring no better validation
             score), constant, or cosine or linear (down to min_learning_rate at the last planned

@@ -57,7 +57,7 @@ from msajax.training.initial import (
     shared_values,
 )
 from msajax.training.loop import Trained, train_groups
-from msajax.training.run import AfterEpoch, Run, check_model, layout_of
+from msajax.training.run import AfterEpoch, Run, check_labels, check_model, layout_of
 
 logger = logging.getLogger(__name__)
 
@@ -358,6 +358,7 @@ def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
         logger.warning("%s", warning)
     for name, split in (("train", train_split), ("valid", valid_split)):
         TASKS[spec.label_kind].require_targets(split.labels, f"{corpus.path}, split {name!r}")
+    check_labels(config, spec, train_split.labels)
     task = make_task(spec.label_kind, spec.label_names, train_split.labels)
     task.selection(config.train.select_by)  # refuses a metric that these labels do not have
     share = config.train.calibration_share

@@ -23,7 +23,9 @@ ROW, BATCH = "row", "batch"
 _FUNCTIONS = {  # of a declaration: what is given to each, and what it returns
     "terms": "(config, name of the task's loss, that loss) -> terms by name",
     "check": "(config, spec) -> None",
+    "check_labels": "(config, spec, labels) -> None",
     "initial": "(config, spec) -> values by path",
+    "untrained": "(config, spec) -> patterns of paths",
 }
 # Collections with another meaning.
 _RESERVED = {"params", "intermediates", ROWS, RATES, "statistics"}
@@ -121,10 +123,14 @@ class Model:
         terms: (configuration, name of the task's loss, that loss) -> every term of the objective by
             name; without it, the task's loss alone.
         check: (configuration, specification) -> None; raises `UserError` for what cannot be built.
+        check_labels: (configuration, specification, training labels `[N, L]`) -> None; raises
+            `UserError` for labels that cannot be learned.
         memory: what is kept of every training sample, or a function (configuration) -> Memory if
             that depends on settings; None for nothing.
         initial: (configuration, specification) -> values that parameters begin with in place of
             random ones, by path, as those of a pretrained encoder.
+        untrained: (configuration, specification) -> patterns (fnmatch) of the paths of parameters
+            that stay as they began, whatever `optim.groups` says; None for none.
         stages: passes that make an epoch, or a function (configuration) -> Stages; without them it
             is one pass that trains everything.
         encoder: path of the module that holds the pretrained encoder of a modality, in which
@@ -141,8 +147,10 @@ class Model:
     mutable: Sequence[str] = ()
     terms: Callable[[ModelConfig, str, Term], Mapping[str, Term]] | None = None
     check: Callable[[ModelConfig, CorpusSpec], None] | None = None
+    check_labels: Callable[[ModelConfig, CorpusSpec, Any], None] | None = None
     memory: Memory | Callable[[ModelConfig], Memory] | None = None
     initial: Callable[[ModelConfig, CorpusSpec], Mapping[str, Any]] | None = None
+    untrained: Callable[[ModelConfig, CorpusSpec], Sequence[str]] | None = None
     stages: Sequence[Stage] | Callable[[ModelConfig], Sequence[Stage]] = ()
     encoder: str = ""
     pooler: str = ""
@@ -196,6 +204,10 @@ class Model:
         made = {what: getattr(self, what) for what in ("memory", "stages", "space")}
         made = {what: make(config) for what, make in made.items() if callable(make)}
         return dataclasses.replace(self, **made) if made else self
+
+    def untrained_of(self, config: ModelConfig, spec: CorpusSpec) -> tuple[str, ...]:
+        """Returns the patterns of what stays as it began."""
+        return tuple(self.untrained(config, spec)) if self.untrained else ()
 
     def bound_to(self, path: str) -> set[str]:
         """Returns what a parameter is bound to."""

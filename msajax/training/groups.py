@@ -32,12 +32,14 @@ class ParameterSettings:
     group: int = 0
 
 
-def settings_of(config: OptimConfig, paths: Iterable[str]) -> dict[str, ParameterSettings]:
+def settings_of(
+    config: OptimConfig, paths: Iterable[str], untrained: Iterable[str] = ()
+) -> dict[str, ParameterSettings]:
     """Applies `optim.groups` to the paths of a model's parameters, joined by `/`.
 
     Without a group, weight decay acts on kernels alone, as is usual for Transformers: not on
     biases, norms and position tables; and the convolutions of pretrained encoders of sound are
-    frozen.
+    frozen. What the patterns `untrained` name is frozen with any.
 
     Raises:
         UserError: for a pattern that names no parameter, and if all would be frozen.
@@ -76,6 +78,15 @@ def settings_of(config: OptimConfig, paths: Iterable[str]) -> dict[str, Paramete
                 found[path] = dataclasses.replace(found[path], **{group.setting: value})
         for path, layers in above.items():
             apart[path] += ((number, layers),)
+    for pattern in untrained:
+        named = [path for path in paths if fnmatch.fnmatchcase(path, pattern)]
+        if not named:
+            raise UserError(
+                f"The model's untrained {pattern!r} names no parameter: choose of "
+                f"{', '.join(paths)}."
+            )
+        for path in named:
+            found[path] = dataclasses.replace(found[path], frozen=True)
     if all(settings.frozen for settings in found.values()):
         raise UserError("optim.groups freezes every parameter: there is nothing left to train.")
     groups = {one: number for number, one in enumerate(dict.fromkeys(apart.values()), 1)}

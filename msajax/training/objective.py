@@ -141,9 +141,10 @@ def make_objective(
         terms[beside] = TERMS[beside]._replace(weight=float(weight))
     if train.accumulation_steps > 1:
         if whole := [name for name, term in terms.items() if term.scope == BATCH]:
+            compare = "compares" if len(whole) == 1 else "compare"
             raise UserError(
                 f"train.accumulation_steps = {train.accumulation_steps} cuts batches into parts, "
-                f"and {', '.join(whole)} compares the rows of a whole batch: use 1."
+                f"and {', '.join(whole)} {compare} the rows of a whole batch: use 1."
             )
     return Objective(terms)
 

@@ -364,7 +364,9 @@ class Optimizer:
         return value * jnp.minimum((step + (rates.warmup == 0)) / jnp.maximum(rates.warmup, 1), 1)
 
 
-def make_optimizer(config: OptimConfig, paths: Iterable[str]) -> Optimizer:
+def make_optimizer(
+    config: OptimConfig, paths: Iterable[str], untrained: Iterable[str] = ()
+) -> Optimizer:
     """Builds the optimiser of a run whose model has these parameters, joined by `/`.
 
     Raises:
@@ -387,4 +389,4 @@ def make_optimizer(config: OptimConfig, paths: Iterable[str]) -> Optimizer:
             f"optim.average = {config.average}: optim.name = {config.name!r} has an average of its "
             "own; leave it 0."
         )
-    return Optimizer(config, settings_of(config, paths))
+    return Optimizer(config, settings_of(config, paths, untrained))

@@ -33,7 +33,9 @@ def plan(config: Config, spec: CorpusSpec) -> dict[str, Any]:
         `disk`: `checkpoints` (those that are kept), `bundle`.
     """
     shapes = parameter_shapes(config.model, spec)
-    optimizer = make_optimizer(config.optim, shapes)
+    optimizer = make_optimizer(
+        config.optim, shapes, declared(config.model).untrained_of(config.model, spec)
+    )
     counts = _count_parameters(config, shapes, optimizer.settings)
     at_once = config.train.at_once
     own = counts["moving"] + counts["frozen"] - counts["shared"]  # of each seed

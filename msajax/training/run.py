@@ -210,11 +210,12 @@ def make_recipe(
 ) -> Recipe:
     """Makes the recipe of a step; the same one again for settings of the same structure."""
     train, optim, model = config.train, config.optim, declared(config.model)
+    shapes, untrained = parameter_shapes(config.model, spec), model.untrained_of(config.model, spec)
     return Recipe(
         module=build_model(config.model, spec),
         model=model,
         objective=make_objective(config, model, spec.label_kind, class_weights),
-        optimizer=make_optimizer(optim, parameter_shapes(config.model, spec)),
+        optimizer=make_optimizer(optim, shapes, untrained),
         transforms=make_transforms(train.transforms, spec),
         passes=passes,
         average=optim.average,
@@ -230,6 +231,14 @@ def layout_of(config: Config, devices: Sequence[jax.Device] = ()) -> Layout:
     rows = -(-train.batch_size // train.accumulation_steps)
     width = config.model.model_dim
     return make_layout(config.mesh, train.seed_axis, train.seeds, width, rows, devices)
+
+
+def check_labels(config: Config, spec: CorpusSpec, labels: np.ndarray) -> None:
+    """Refuses training labels `[N, L]` that the model cannot learn, by a `UserError`."""
+    origin, model = registered()[config.model.name].origin, declared(config.model)
+    if model.check_labels is not None:
+        with one_sentence(config) if origin else contextlib.nullcontext():
+            model.check_labels(config.model, spec, labels)
 
 
 def check_model(config: Config, spec: CorpusSpec) -> None:

@@ -12,13 +12,15 @@ from msajax.layers.heads import Arrays
 from msajax.layers.linear import gelu
 from msajax.layers.long_attention import attend
 from msajax.layers.positions import LearnedPositions
-from msajax.models.contract import LABELS, MODALITIES, POSITIONS, Model
+from msajax.models.contract import MODALITIES, POSITIONS, Model
 from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
+    BOUND,
     Linear,
     Peer,
     Scored,
     needs_text_and_another,
+    reads_padding,
 )
 
 
@@ -173,7 +175,7 @@ class LanguageGuidedTransformer(Peer):
         """Scores the sequences; see `Peer`."""
         own, names = self.config.own, self.spec.modalities
         seen = dict(valid)
-        if own.compat == "reference":
+        if reads_padding(self.config):
             seen = {m: jnp.ones_like(mask) for m, mask in valid.items()}
         tokens = {}  # {modality: [batch, tokens, d_model]}
         for m in names:
@@ -202,9 +204,9 @@ class LanguageGuidedTransformer(Peer):
 
 MODEL = Model(
     module=LanguageGuidedTransformer,
-    bound={"*_tokens/positions/embedding": (POSITIONS,)}
-    | dict.fromkeys(("hyper*", "fusion/*"), (MODALITIES,))
-    | {"regression/*": (LABELS,)},
+    bound=BOUND
+    | {"*_tokens/positions/embedding": (POSITIONS,)}
+    | dict.fromkeys(("hyper*", "fusion/*"), (MODALITIES,)),
     check=needs_text_and_another("lets text ask other modalities"),
     space={
         "model.almt.num_tokens": [4, 8, 16],

@@ -11,12 +11,14 @@ from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.layers.basic import row_weight
 from msajax.layers.heads import Arrays, mean_pool
-from msajax.models.contract import Prediction
+from msajax.models.contract import LABELS, VOCABULARY, Prediction
 from msajax.models.inputs import read_input
 from msajax.models.sequence_level import check_inputs
 from msajax.spec import CorpusSpec
 
 STATISTICS = "batch_stats"
+# What parameters of all peers are bound to, beside what follows the order of modalities.
+BOUND = {"text_embedding/embedding": (VOCABULARY,), "regression/*": (LABELS,)}
 Measured = tuple[jax.Array, jax.Array]  # a sum and a weight, both []
 Scored = tuple[jax.Array, dict[str, jax.Array]]  # scores [B, K], and what terms read, by name
 
@@ -37,6 +39,8 @@ class Peer(nn.Module):
         # Left to JAX, accelerators would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision(self.config.matmul_precision):
             sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
+            if reads_padding(self.config):
+                sequences, valid = in_full_length(self.spec, sequences, valid)
             score, aux = self.score(sequences, valid, train=train)
         return Prediction(score, even_weights(valid, self.spec.modalities), aux)
 
@@ -46,7 +50,8 @@ class Peer(nn.Module):
         """Makes scores, and what the model's terms read.
 
         Args:
-            sequences: float32 vectors `{modality: [B, T_m, d_m]}`, 0 at padding.
+            sequences: float32 vectors `{modality: [B, T_m, d_m]}`, 0 at padding, and as long as any
+                may be if padding is read.
             valid: `{modality: [B, T_m]}`, True for a real step.
         """
         raise NotImplementedError
@@ -207,6 +212,28 @@ def read_inputs(
         # Padding may hold anything, NaN included.
         found[m] = jnp.where(valid[m][..., None], x.astype(jnp.float32), 0)
     return found, valid
+
+
+def reads_padding(config: ModelConfig) -> bool:
+    """Tells whether a peer's `compat` asks that padding is read like any step."""
+    return getattr(config.own, "compat", "") in config.own.padding_by
+
+
+def in_full_length(
+    spec: CorpusSpec, sequences: Arrays, valid: Arrays
+) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """Pads vectors `[B, T_m, d_m]`, by zeros, and masks to the longest that there may be.
+
+    Batches are cut to what their samples need: where padding is read, a sample's score would depend
+    on the others.
+    """
+    found, masks = {}, {}
+    for m, x in sequences.items():
+        length = (m == "text" and spec.text_steps) or spec.length(m)  # of words, or of pieces
+        behind = 0, max(length - x.shape[1], 0)
+        found[m] = jnp.pad(x, ((0, 0), behind, (0, 0)))
+        masks[m] = jnp.pad(valid[m], ((0, 0), behind))
+    return found, masks
 
 
 def kind_of(modality: str) -> str:

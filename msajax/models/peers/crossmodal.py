@@ -14,7 +14,7 @@ from msajax.config import ModelConfig
 from msajax.layers.basic import Dropout, Drops, keys_of_rows, numbers_of_site
 from msajax.layers.linear import Affine, affine, layer_norm
 from msajax.layers.long_attention import attend
-from msajax.models.peers.common import Linear, kind_of
+from msajax.models.peers.common import Linear, kind_of, reads_padding
 
 _EPS = 1e-5
 SITES = ("embed", "attention", "relu", "residual")  # of dropout in an encoder
@@ -239,7 +239,8 @@ def windows(x: jax.Array, mask: jax.Array, size: int) -> tuple[jax.Array, jax.Ar
     """Joins every `size` steps that follow one another: `[B, T - size + 1, size d]`, and a mask.
 
     A window counts if it lies between the first and the last valid step, and has one. Of a shorter
-    sequence one window counts, with zeros behind it, so that no valid step is lost.
+    sequence one window counts, so that no valid step is lost: with zeros behind it if the sequence
+    begins at step 0, as prepared ones do; one that begins later may have zeros in front.
 
     Args:
         x: `[B, T, d]`, 0 at padding.
@@ -273,7 +274,7 @@ def project(
     own = config.own
     if modality == "text":
         x = Dropout(config.own_rate("text_dropout"))(x, train=train)
-    if own.compat == "reference":
+    if reads_padding(config):
         mask = jnp.ones_like(mask)
         if x.shape[-1] == own.d_model:
             return x, mask

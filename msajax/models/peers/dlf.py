@@ -12,6 +12,7 @@ from msajax.layers.heads import Arrays
 from msajax.models.contract import BATCH, LABELS, MODALITIES, POSITIONS, Model, Prediction, Term
 from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
+    BOUND,
     Linear,
     Measured,
     Peer,
@@ -264,7 +265,9 @@ def terms(config: ModelConfig, name: str, loss: Term) -> dict[str, Term]:
 _OF_MODALITIES = ("private/*", "common/*", "between/*", "memory/*", "shared_*", "post_*")
 MODEL = Model(
     module=DisentangledLanguageFocused,
-    bound={"*regression/*": (LABELS,), "*_vector/kernel": (POSITIONS,)}
+    bound=BOUND
+    | {"regression/*": (LABELS, MODALITIES), "*_regression/*": (LABELS,)}
+    | {"*_vector/kernel": (POSITIONS,)}
     | dict.fromkeys(_OF_MODALITIES, (MODALITIES,)),
     terms=terms,
     check=needs_text_and_another("lets text read other modalities"),

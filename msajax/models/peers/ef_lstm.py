@@ -7,9 +7,9 @@ from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.layers.basic import Dropout
 from msajax.layers.heads import Arrays
-from msajax.models.contract import Model
+from msajax.models.contract import MODALITIES, Model
 from msajax.models.inputs import ENCODER
-from msajax.models.peers.common import Linear, Lstm, Peer, Scored
+from msajax.models.peers.common import BOUND, Linear, Lstm, Peer, Scored
 from msajax.spec import CorpusSpec
 
 
@@ -33,8 +33,12 @@ class EarlyFusion(Peer):
 
 
 def check(config: ModelConfig, spec: CorpusSpec) -> None:
-    """Raises `UserError` for modalities that do not share their steps."""
-    if len(set(spec.lengths)) > 1 or spec.text_steps or any(map(spec.is_sound, spec.modalities)):
+    """Raises `UserError` for several modalities that do not share their steps."""
+    first, *others = spec.modalities
+    lengths = set(spec.lengths)  # of one step each there is nothing to align
+    apart = len(lengths) > 1 or (set(others) - set(spec.aligned_with(first)) and lengths != {1})
+    # Words that are pooled are cut otherwise than what stands beside them.
+    if others and (apart or spec.text_steps or any(map(spec.is_sound, spec.modalities))):
         raise UserError(
             "model.name = 'ef_lstm' joins modalities step by step, and these do not share theirs: "
             f"{spec.describe()}. Use an aligned corpus, a single modality or model.name = 'lf_dnn'."
@@ -43,6 +47,7 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
 
 MODEL = Model(
     module=EarlyFusion,
+    bound=BOUND | {"lstm/input_kernel": (MODALITIES,)},
     check=check,
     space={
         "model.ef_lstm.hidden": [64, 128, 256],

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 
 from msajax.layers.basic import Dropout
 from msajax.layers.heads import Arrays, mean_pool
-from msajax.models.contract import Model
+from msajax.models.contract import MODALITIES, Model
 from msajax.models.inputs import ENCODER
-from msajax.models.peers.common import STATISTICS, Linear, Peer, Scored
+from msajax.models.peers.common import BOUND, STATISTICS, Linear, Peer, Scored
 from msajax.models.peers.tfn import Subnet
 
 
@@ -35,6 +35,7 @@ class LateFusion(Peer):
 
 MODEL = Model(
     module=LateFusion,
+    bound=BOUND | {"post_0/kernel": (MODALITIES,)},
     mutable=(STATISTICS,),
     space={
         "model.lf_dnn.hidden": [32, 64, 128],

@@ -4,11 +4,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from msajax.config import ModelConfig
 from msajax.layers.heads import Arrays
-from msajax.models.contract import Model
+from msajax.models.contract import LABELS, Model
 from msajax.models.inputs import ENCODER
-from msajax.models.peers.common import STATISTICS, Peer, Scored
+from msajax.models.peers.common import BOUND, STATISTICS, Peer, Scored
 from msajax.models.peers.tfn import Vectors, with_one
+from msajax.spec import CorpusSpec
 
 
 def _factor(key: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
@@ -40,14 +42,19 @@ class LowRankFusion(Peer):
         init = nn.initializers.glorot_normal()
         weights = self.param("fusion_weights", init, (1, own.rank))
         bias = self.param("fusion_bias", nn.initializers.zeros, (1, outputs))
-        if own.compat == "reference":
-            weights, bias = jax.lax.stop_gradient((weights, bias))
         return jnp.einsum("r,brk->bk", weights[0], terms) + bias[0], {}
+
+
+def untrained(config: ModelConfig, spec: CorpusSpec) -> tuple[str, ...]:
+    """Names what the toolkit's code never trains."""
+    return ("fusion_weights", "fusion_bias") if config.own.compat == "reference" else ()
 
 
 MODEL = Model(
     module=LowRankFusion,
     mutable=(STATISTICS,),
+    bound=BOUND | dict.fromkeys(("*_factor", "fusion_bias"), (LABELS,)),
+    untrained=untrained,
     space={
         "model.lmf.rank": [1, 4, 8, 16],
         "model.lmf.text_hidden": [64, 128, 256],

@@ -11,9 +11,9 @@ from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.layers.basic import Dropout, LayerNorm
 from msajax.layers.heads import Arrays
-from msajax.models.contract import LABELS, Model, Prediction
+from msajax.models.contract import Model, Prediction
 from msajax.models.inputs import ENCODER, Pretrained, read_input
-from msajax.models.peers.common import even_weights, lengths_of
+from msajax.models.peers.common import BOUND, even_weights, lengths_of
 from msajax.models.sequence_level import check_inputs
 from msajax.spec import CorpusSpec
 
@@ -137,7 +137,7 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
 
 MODEL = Model(
     module=Mag,
-    bound={"regression/*": (LABELS,)},
+    bound=BOUND,
     check=check,
     pooler="pooler",
     space={

@@ -12,9 +12,10 @@ from msajax.errors import UserError
 from msajax.layers.basic import Dropout, LayerNorm
 from msajax.layers.heads import Arrays, mean_pool
 from msajax.layers.transformer import TransformerBlock
-from msajax.models.contract import BATCH, LABELS, MODALITIES, Model, Prediction, Term
+from msajax.models.contract import BATCH, MODALITIES, Model, Prediction, Term
 from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
+    BOUND,
     Linear,
     Measured,
     Peer,
@@ -22,6 +23,7 @@ from msajax.models.peers.common import (
     TwoWayLstm,
     lengths_of,
     once_a_row,
+    reads_padding,
 )
 from msajax.spec import CorpusSpec
 
@@ -67,7 +69,7 @@ class Misa(Peer):
         `[B, M, D]` each, and which of them a sample has, `present` `[B, M]`.
         """
         own, names = self.config.own, self.spec.modalities
-        is_clean = own.compat == "clean"
+        is_clean = not reads_padding(self.config)
         present = jnp.stack([valid[m].any(axis=1) for m in names], axis=1)
         read = valid
         if not is_clean:
@@ -224,7 +226,7 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
 
 MODEL = Model(
     module=Misa,
-    bound={"regression/*": (LABELS,), "head/*": (MODALITIES,)},
+    bound=BOUND | {"head/*": (MODALITIES,)},
     terms=terms,
     check=check,
     space={

@@ -13,9 +13,7 @@ from msajax.layers.basic import Dropout
 from msajax.layers.heads import Arrays
 from msajax.models.contract import (
     BATCH,
-    LABELS,
     MODALITIES,
-    VOCABULARY,
     Model,
     Prediction,
     Stage,
@@ -23,6 +21,7 @@ from msajax.models.contract import (
 )
 from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
+    BOUND,
     Linear,
     Lstm,
     Measured,
@@ -82,13 +81,7 @@ class Estimator(nn.Module):
 
 
 class Projection(nn.Module):
-    """Computes `tanh(x W + b)` with a quarter of the numbers of x.
-
-    Attributes:
-        trains: without it W and b stay as they began.
-    """
-
-    trains: bool
+    """Computes `tanh(x W + b)` with a quarter of the numbers of x."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -96,9 +89,12 @@ class Projection(nn.Module):
         width = x.shape[1]
         kernel = self.param("kernel", _KERNEL, (width, width // 4))
         bias = self.param("bias", uniform(width**-0.5), (width // 4,))
-        if not self.trains:
-            kernel, bias = jax.lax.stop_gradient((kernel, bias))
         return jnp.tanh(jnp.matmul(x, kernel) + bias)
+
+
+def anchor_of(spec: CorpusSpec) -> str:
+    """Returns the modality with which each other one is paired: text, or the first one."""
+    return "text" if "text" in spec.modalities else spec.modalities[0]
 
 
 class Infomax(Peer):
@@ -145,13 +141,12 @@ class Infomax(Peer):
 
         # The parts of the lower bound between text, or the first modality, and each other one.
         present = {m: mask.any(axis=1) for m, mask in valid.items()}
-        anchor = "text" if "text" in modalities else modalities[0]
+        anchor = anchor_of(self.spec)
         aux["log_likelihood"] = jnp.zeros(present[anchor].shape)
         for m in (m for m in modalities if m != anchor):
             log_q = Estimator(is_clean, name=f"{m}_estimator")(vectors[anchor], vectors[m])
             aux["log_likelihood"] += jnp.where(present[anchor] & present[m], log_q, 0)
-            projection = Projection(is_clean, name=f"{m}_projection")
-            aux[f"projected_{m}"] = projection(vectors[m])
+            aux[f"projected_{m}"] = Projection(name=f"{m}_projection")(vectors[m])
 
         # The fused vector, its scores, and what it predicts of each modality's own.
         x = jnp.concatenate(list(vectors.values()), axis=1)
@@ -248,6 +243,13 @@ def stages(config: ModelConfig) -> tuple[Stage, Stage]:
     return first, Stage()
 
 
+def untrained(config: ModelConfig, spec: CorpusSpec) -> tuple[str, ...]:
+    """Names what no optimiser of the authors' code has."""
+    clean = config.own.compat == "clean"
+    others = [m for m in spec.modalities if m != anchor_of(spec)]
+    return () if clean else tuple(f"{m}_projection/*" for m in others)
+
+
 def check(config: ModelConfig, spec: CorpusSpec) -> None:
     """Raises `UserError` for a single modality."""
     if len(spec.modalities) < 2:
@@ -260,14 +262,10 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
 MODEL = Model(
     module=Infomax,
     output_bias="regression/bias",
-    bound={
-        "fusion_0/kernel": (MODALITIES,),
-        "*_estimator/*": (MODALITIES,),
-        "regression/*": (LABELS,),
-        "*_embedding/embedding": (VOCABULARY,),
-    },
+    bound=BOUND | dict.fromkeys(("fusion_0/kernel", "*_estimator/*"), (MODALITIES,)),
     terms=terms,
     check=check,
+    untrained=untrained,
     stages=stages,
     space={
         "model.mmim.fusion": [64, 128],

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from msajax.layers.heads import Arrays
 from msajax.models.contract import LABELS, MODALITIES, Model
 from msajax.models.inputs import ENCODER
-from msajax.models.peers.common import Linear, Peer, Scored, last_valid
+from msajax.models.peers.common import BOUND, Linear, Peer, Scored, last_valid
 from msajax.models.peers.crossmodal import (
     FEWEST_LAYERS,
     Encoders,
@@ -77,7 +77,8 @@ class MultimodalTransformer(Peer):
 
 MODEL = Model(
     module=MultimodalTransformer,
-    bound={"regression/*": (LABELS, MODALITIES)}
+    bound=BOUND
+    | {"regression/*": (LABELS, MODALITIES)}
     | dict.fromkeys(("between/*", "memory/*", "post_*"), (MODALITIES,)),
     space={
         "model.mult.num_layers": [2, 3, 4, 5],

@@ -12,9 +12,10 @@ from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.layers.basic import Dropout
 from msajax.layers.heads import Arrays
-from msajax.models.contract import LABELS, MODALITIES, VOCABULARY, Memory, Model, Prediction, Term
+from msajax.models.contract import LABELS, MODALITIES, Memory, Model, Prediction, Term
 from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
+    BOUND,
     Linear,
     Lstm,
     Measured,
@@ -227,17 +228,25 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
         )
 
 
+def check_labels(config: ModelConfig, spec: CorpusSpec, labels: Any) -> None:
+    """Raises `UserError` for training labels `[N, 1]` beyond those of single modalities."""
+    highest = np.abs(labels).max()
+    if highest > config.own.label_range:
+        raise UserError(
+            f"model.self_mm.label_range = {config.own.label_range:g}: labels of single modalities "
+            f"lie within it, but training labels reach {highest:g}: set it to {highest:g} or more."
+        )
+
+
 MODEL = Model(
     module=SelfSupervised,
     output_bias="fusion/score/bias",
-    bound={
-        "fusion/feature/kernel": (MODALITIES,),
-        "fusion/score/*": (LABELS,),
-        "*_head/score/*": (LABELS,),
-        "*_embedding/embedding": (VOCABULARY,),
-    },
+    bound=BOUND
+    | {"fusion/feature/kernel": (MODALITIES,)}
+    | dict.fromkeys(("fusion/score/*", "*_head/score/*"), (LABELS,)),
     terms=terms,
     check=check,
+    check_labels=check_labels,
     memory=remember,
     space={
         "model.self_mm.post_fusion": [32, 64, 128],

@@ -16,10 +16,12 @@ class PeerSettings(Settings):
     Attributes:
         section: begins the keys, such as `model.tfn`.
         compats: every value that `compat` may have.
+        padding_by: those of them by which padding is read like any step.
     """
 
     section: ClassVar[str]
     compats: ClassVar[tuple[str, ...]] = ("clean", "reference")
+    padding_by: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         """Checks every setting; a subclass checks what it alone requires."""
@@ -56,6 +58,7 @@ class AlmtSettings(PeerSettings):
     """
 
     section = "model.almt"
+    padding_by = ("reference",)
 
     compat: str = "clean"
     d_model: int = 128
@@ -101,6 +104,8 @@ class CrossmodalSettings(PeerSettings):
         residual_dropout: dropout rate of what attention and feed-forward networks add.
         out_dropout: dropout rate before the last layers.
     """
+
+    padding_by = ("reference",)
 
     compat: str = "clean"
     d_model: int = 50
@@ -237,6 +242,7 @@ class TfnSettings(PeerSettings):
     """
 
     section = "model.tfn"
+    padding_by = ("reference",)
 
     compat: str = "clean"
     text_hidden: int = 128
@@ -265,7 +271,8 @@ class LmfSettings(PeerSettings):
 
     Attributes:
         compat: clean; or reference, what the toolkit's code does: means over padding as well, an
-            LSTM that runs over it, and no dropout of text.
+            LSTM that runs over it, no dropout of text, and weights of the rank and a bias behind
+            them that stay as they began.
         rank: terms of the sum, each a product of one number for each modality.
         text_hidden: units of the LSTM over text, whose vector is half as large.
         audio_hidden: size of the layers of audio.
@@ -276,6 +283,7 @@ class LmfSettings(PeerSettings):
     """
 
     section = "model.lmf"
+    padding_by = ("reference",)
 
     compat: str = "clean"
     rank: int = 3
@@ -337,6 +345,7 @@ class MisaSettings(PeerSettings):
     """
 
     section = "model.misa"
+    padding_by = ("reference",)
 
     compat: str = "clean"
     hidden: int = 128

@@ -8,7 +8,7 @@ from msajax.layers.basic import Dropout
 from msajax.layers.heads import Arrays, mean_pool
 from msajax.models.contract import Model
 from msajax.models.inputs import ENCODER
-from msajax.models.peers.common import Linear, Peer, Scored
+from msajax.models.peers.common import BOUND, Linear, Peer, Scored
 from msajax.spec import CorpusSpec
 
 
@@ -41,6 +41,7 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
 
 MODEL = Model(
     module=TextOnly,
+    bound=BOUND,
     check=check,
     space={
         "model.text_only.hidden": [64, 128, 256],

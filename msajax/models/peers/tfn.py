@@ -1,18 +1,21 @@
 """Defines the Tensor Fusion Network: all products of what modalities say (Zadeh et al., 2017)."""
 
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from msajax.config import ModelConfig
 from msajax.errors import UserError
 from msajax.layers.basic import Dropout
 from msajax.layers.heads import Arrays, mean_pool
-from msajax.models.contract import Model
+from msajax.models.contract import MODALITIES, Model
 from msajax.models.inputs import ENCODER
 from msajax.models.peers.common import (
+    BOUND,
     STATISTICS,
     BatchNorm,
     Linear,
@@ -20,6 +23,7 @@ from msajax.models.peers.common import (
     Peer,
     Scored,
     kind_of,
+    reads_padding,
 )
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
@@ -60,7 +64,7 @@ class Vectors(nn.Module):
         Text comes last.
         """
         own, found = self.config.own, {}
-        is_clean = own.compat == "clean"
+        is_clean = not reads_padding(self.config)
         for m in sorted(sequences, key=lambda m: m == "text"):
             x, mask = sequences[m], masks[m]
             present = mask.any(axis=1) if is_clean else jnp.ones(mask.shape[:1], bool)
@@ -106,9 +110,25 @@ class TensorFusion(Peer):
         for number in range(2):
             x = nn.relu(Linear(own.post_fusion, name=f"post_{number}")(x))
         score = Linear(self.spec.outputs, name="regression")(x)
-        if own.lowest != own.highest and TASKS[self.spec.label_kind].has_scale:
+        if is_bounded(self.config, self.spec):
             score = (own.highest - own.lowest) * jax.nn.sigmoid(score) + own.lowest
         return score, {}
+
+
+def is_bounded(config: ModelConfig, spec: CorpusSpec) -> bool:
+    """Tells whether scores lie between `lowest` and `highest`."""
+    return config.own.lowest != config.own.highest and TASKS[spec.label_kind].has_scale
+
+
+def check_labels(config: ModelConfig, spec: CorpusSpec, labels: Any) -> None:
+    """Raises `UserError` for training labels `[N, L]` that no score can reach."""
+    own, (low, high) = config.own, (np.min(labels), np.max(labels))
+    if is_bounded(config, spec) and not own.lowest <= low <= high <= own.highest:
+        raise UserError(
+            f"model.tfn.lowest = {own.lowest:g} and highest = {own.highest:g}: scores lie between "
+            f"them, but the training labels go from {low:g} to {high:g}: set both so that they "
+            "hold these, or both to 0 for no bounds."
+        )
 
 
 def check(config: ModelConfig, spec: CorpusSpec) -> None:
@@ -127,7 +147,9 @@ def check(config: ModelConfig, spec: CorpusSpec) -> None:
 MODEL = Model(
     module=TensorFusion,
     mutable=(STATISTICS,),
+    bound=BOUND | {"post_0/kernel": (MODALITIES,)},
     check=check,
+    check_labels=check_labels,
     space={
         "model.tfn.text_hidden": [64, 128],
         "model.tfn.audio_hidden": [8, 16, 32],
