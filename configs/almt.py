@@ -6,6 +6,10 @@ The sizes and rates are the authors' for CMU-MOSI: twenty epochs of warm-up, a c
 180, no dropout. The text is features, where theirs is a BERT that is fine-tuned
 (`--config.model.text_encoder=bert-base-uncased`). They report the best epoch on the test split;
 here, as in the toolkit, training stops after 32 epochs without progress on validation.
+
+On all of CMU-MOSI (text and one vector of audio, 20 words of GloVe), three seeds: validation MAE
+1.073 +- 0.024, test MAE 1.134 +- 0.008, where the constant 0 has 1.417; 25 minutes on a core that
+others used. Biases and learned tokens did not decay then, which moves them by 2e-5 of their size.
 """
 
 from msajax.config import apply_argument, default_config

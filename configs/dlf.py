@@ -6,6 +6,10 @@ CORPUS.npz holds text, audio and video of any width. The sizes and rates are the
 CMU-MOSI, whose text is read by BERT with the same learning rate. They add up the gradients of ten
 batches of 16 before a step; here a batch has 160 samples. They clip every number of the gradient at
 0.6; here its norm is clipped at 1.
+
+On all of CMU-MOSI (text and one vector of audio, 20 words of GloVe), three seeds: validation MAE
+1.179 +- 0.007, test MAE 1.239 +- 0.020, where the constant 0 has 1.417; 11 minutes on a core that
+others used.
 """
 
 from msajax.config import apply_argument, default_config
