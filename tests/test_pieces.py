@@ -326,7 +326,7 @@ def test_pieces_of_a_word_that_is_cut_are_cut():
     assert repairs == {"text": {"cut_pieces": 1}}
     # The specification travels through JSON.
     spec = preparation.spec
-    again = CorpusSpec.from_dict(json.loads(json.dumps(spec.to_dict())))
+    again = CorpusSpec.from_dict(json.loads(json.dumps(dataclasses.asdict(spec))))
     assert again == spec and hash(again) == hash(spec)
     features, masks = blank_sample(spec)
     assert (features["text"].shape, features["text"].dtype) == ((1, 4, 3), np.int32)

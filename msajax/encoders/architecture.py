@@ -122,13 +122,9 @@ class Architecture:
             return self.relative.absolute
         return self.modern is None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Makes a JSON-ready form; `from_dict` reverses it."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Architecture":
-        """Rebuilds an architecture from `to_dict`, also after a trip through JSON."""
+        """Rebuilds an architecture from `dataclasses.asdict`, also after a trip through JSON."""
         values = dict(values)
         if values.get("modern") is not None:
             modern = dict(values["modern"])

@@ -143,13 +143,9 @@ class SpeechArchitecture:
         """Puts into words what a step is that it reads."""
         return f"sound, {1000 * self.hop / SAMPLE_RATE:g} ms a step"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Makes a JSON-ready form; `from_dict` reverses it."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SpeechArchitecture":
-        """Rebuilds an architecture from `to_dict`, also after a trip through JSON."""
+        """Rebuilds an architecture from `dataclasses.asdict`, also after a trip through JSON."""
         convolutions = tuple(map(tuple, values["convolutions"]))
         return cls(**{**values, "convolutions": convolutions})
 

@@ -71,6 +71,8 @@ class Task:
         calibration: the class that is fitted to scores of validation; None for nothing.
         not_calibrated: begins a sentence about too few scores to calibrate.
         scores_are: says what `is_score` asks of the columns of scores.
+        ranked: says by what samples are ranked from best to worst.
+        ranked_of_several: says so of several outputs, where that is something else.
         floor_words: what `floors` returns, in words.
         reporters: the names by which `metrics.table` knows what the task reports.
         losses: what training may minimise by its name in `train.loss`, the usual one first:
@@ -92,6 +94,8 @@ class Task:
     calibration: ClassVar[Any] = None
     not_calibrated: ClassVar[str] = ""
     scores_are: ClassVar[str] = "finite numbers"
+    ranked: ClassVar[str]
+    ranked_of_several: ClassVar[str] = ""
     floor_words: ClassVar[Mapping[str, Floor]] = MappingProxyType(
         {
             "train_median": Floor(
@@ -196,11 +200,6 @@ class Task:
         return len(names)
 
     @staticmethod
-    def label_width(names: Sequence[str]) -> int:
-        """Counts the columns L of the targets of outputs of these names."""
-        return len(names)
-
-    @staticmethod
     def begins_at(labels: NDArray) -> NDArray | None:
         """Returns the outputs `[K]` that a model of training labels `[M, L]` begins with.
 
@@ -262,11 +261,6 @@ class Task:
     @staticmethod
     def errors(labels: NDArray, scores: NDArray) -> NDArray:
         """Measures how wrong scores `[N, K]` are against labels `[N, L]`; NaN where unknown."""
-        raise NotImplementedError
-
-    @staticmethod
-    def ranked(names: Sequence[str]) -> str:
-        """Says in words by what samples are ranked from best to worst."""
         raise NotImplementedError
 
     @staticmethod
