@@ -44,7 +44,8 @@ def measure_robustness(workdir: str) -> dict[str, Any]:
         opened = open_finished(folder, "test")
         announce.now("Compiling and scoring the test split")
         begun = measure.begin(opened)
-        if ids := measure.without_noise(opened):
+        spec = opened.bundle.preparation.spec
+        if ids := [m for m in spec.modalities if not spec.has_features(m)]:
             logger.info("Noise is added to features; %s is token ids.", ", ".join(ids))
         report = begun.report(_tell_points)
         write_json(folder.file(ROBUSTNESS), report)

@@ -74,7 +74,9 @@ class Recipe:
 
     def counts(self, stage: jax.Array | int) -> jax.Array:
         """Says which terms of the objective count in a stage, `[T]` bool."""
-        return jnp.array([self.objective.counts_in(one) for one in self.stages])[stage]
+        fits, names = fnmatch.fnmatchcase, self.objective.terms
+        found = [[any(fits(n, p) for p in one.terms) for n in names] for one in self.stages]
+        return jnp.array(found)[stage]
 
 
 def begin(

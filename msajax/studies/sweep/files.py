@@ -122,10 +122,6 @@ class SweepFolder:
         for name, text in files.items():
             write_if_new(self.file(name), text)
 
-    def write_winner(self, config: Config, sentence: str) -> None:
-        """Writes the winning experiment as a file."""
-        write_if_new(self.file(WINNER_FILE), experiment_text(config, sentence))
-
 
 def experiment_text(config: Config, sentence: str, space: Mapping[str, Any] | None = None) -> str:
     """Writes an experiment as the Python file that `--config` reads.
