@@ -23,7 +23,7 @@ from msajax.models.contract import blank_sample
 from msajax.preparation.apply import check_split, prepare
 from msajax.preparation.batches import cut_lengths, quarters_of
 from msajax.preparation.fit import Preparation, fit
-from msajax.preparation.lost import describe_repairs
+from msajax.preparation.lost import REPAIRS, describe
 from msajax.spec import CorpusSpec
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -88,7 +88,7 @@ def test_transcripts_become_pieces_with_special_ones_around_them():
     np.testing.assert_array_equal(found.features["text"], np.array(wanted, np.int32), strict=True)
     np.testing.assert_array_equal(found.masks["text"].sum(axis=1), [5, 0, 3])
     assert repairs == {"text": {"empty_transcripts": 1}}
-    assert "1 transcript(s) are empty, where text is absent" in describe_repairs(repairs, 0)
+    assert "1 transcript(s) are empty, where text is absent" in describe(repairs, REPAIRS)
     assert check_split(split, preparation) == (repairs, 1)
     assert (preparation.text_from, preparation.tokenizer) == ("raw_text", tiny_text.WORDPIECE)
 
@@ -104,7 +104,7 @@ def test_special_pieces_stay_whatever_is_cut(truncate, kept):
     assert found.features["text"][0, :, 2].tolist() == [-1, 1, 2, -1]
     assert found.features["text"][1, :, 0].tolist() == [CLS, 4, 5, SEP]
     assert repairs == {"text": {"cut_pieces": 2}}
-    assert "2 piece(s) of transcripts that are too long are cut" in describe_repairs(repairs, 0)
+    assert "2 piece(s) of transcripts that are too long are cut" in describe(repairs, REPAIRS)
 
 
 def test_a_transcript_that_is_too_long_is_one_sentence():
