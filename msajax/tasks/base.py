@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from msajax.checks import number_of
 from msajax.errors import UserError
 from msajax.metrics.calibration import Basis, Calibration
 from msajax.metrics.intervals import bootstrap
@@ -343,10 +344,7 @@ def named_by(column: str) -> str | None:
 
 def finite(text: str) -> float:
     """Reads a finite number; raises `ValueError` for anything else."""
-    try:
-        value = float(text)
-    except (TypeError, ValueError):
-        value = np.nan
+    value = number_of(text)
     if not np.isfinite(value):
         has_comma = re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text or "")
         raise ValueError(f"not a finite number{': decimals have a point' if has_comma else ''}")
