@@ -13,8 +13,7 @@ from msajax.experiment.run import build, open_sources
 from msajax.runs.folder import RunFolder
 from msajax.training.loop import Trained, train_groups
 from msajax.training.optimizers import Optimizer, make_optimizer
-from msajax.training.rates import Rates, make_rates
-from msajax.training.step import Recipe
+from msajax.training.step import Rates, Recipe, make_rates
 
 # One modality of one step: a program that compiles in a second, for tests of many processes.
 SMALLEST = {

@@ -31,8 +31,7 @@ from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 from msajax.training.objective import Objective
-from msajax.training.rates import Rates
-from msajax.training.step import Recipe, begin, train_step
+from msajax.training.step import Rates, Recipe, begin, train_step
 
 _ROWS = 2  # of the batch that is traced, out of a split of three samples
 _SAMPLES = 3

@@ -29,8 +29,7 @@ from msajax.training.model_check import check_declaration, check_stages, one_sen
 from msajax.training.objective import Objective, balanced_weights, make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.progress import EpochProgress
-from msajax.training.rates import Rates, make_rates, structure_of
-from msajax.training.step import MOST_KEPT, Recipe
+from msajax.training.step import MOST_KEPT, Rates, Recipe, make_rates, structure_of
 from msajax.training.transforms import make_transforms
 
 # What a step is made of in config.train.
