@@ -11,7 +11,7 @@ import survivors
 from rich.console import Console
 from tiny import tiny_config
 
-from msajax.cli.robustness import measure_robustness
+from msajax.cli.finished import measure_robustness
 from msajax.config import Config
 from msajax.corpus.predictions import Predictions
 from msajax.errors import UserError

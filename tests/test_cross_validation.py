@@ -14,9 +14,9 @@ from tiny import SMALLEST, tiny_config
 import msajax
 from msajax.cli.corpora import convert
 from msajax.cli.evaluate import evaluate_run
+from msajax.cli.finished import report as write_report
 from msajax.cli.inspect import inspect
 from msajax.cli.predict import predict as predict_corpus
-from msajax.cli.report import report as write_report
 from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.corpus import Corpus, Source, Split, pad_words
 from msajax.corpus.folds import cut_fold, video_of

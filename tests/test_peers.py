@@ -14,8 +14,8 @@ from flax.traverse_util import flatten_dict
 from tiny import tiny_config
 
 from msajax.cli.explain import explain_run
+from msajax.cli.finished import measure_robustness
 from msajax.cli.predict import predict as predict_corpus
-from msajax.cli.robustness import measure_robustness
 from msajax.config import Config, ModelConfig, OptimConfig, from_config_dict, identity
 from msajax.config.registry import registered
 from msajax.errors import UserError

@@ -19,7 +19,7 @@ from browser import CHROMIUM, browser
 from made_runs import HOSTILE, KINDS, SCRIPT, add_extras, make_run
 from tiny import tiny_config
 
-from msajax.cli import report as report_mode
+from msajax.cli.finished import report as write_report
 from msajax.comparison.contenders import short_names
 from msajax.config import ModelConfig
 from msajax.errors import UserError
@@ -297,7 +297,7 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path, undr
     asked, silent = (tiny_config(train__report=value) for value in (True, False))
     assert artefacts.missing(folder, asked) == ["report.html"]
     assert artefacts.missing(folder, silent) == []
-    assert report_mode.report(folder.path) == folder.file("report.html")
+    assert write_report(folder.path) == folder.file("report.html")
     made = pathlib.Path(folder.file("report.html"))
     assert made.read_text(encoding="utf-8") == page_of(folder)
     assert artefacts.missing(folder, asked) == []
@@ -306,13 +306,13 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path, undr
     kept = lines.read_text()
     lines.write_text("{}\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 1"):
-        report_mode.report(folder.path, [other.path])
+        write_report(folder.path, [other.path])
     assert not pathlib.Path(folder.file("comparison.json")).exists()  # without its page
     lines.write_text(kept)
-    report_mode.report(folder.path, [other.path])
+    write_report(folder.path, [other.path])
     compared = made.read_text(encoding="utf-8")
     assert "This run against other" in compared
-    report_mode.report(folder.path)  # the comparison stays
+    write_report(folder.path)  # the comparison stays
     assert made.read_text(encoding="utf-8") == compared
     found = json.loads(pathlib.Path(folder.file("comparison.json")).read_text())
     assert found["runs"] == [folder.path, other.path]
@@ -330,13 +330,13 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path, undr
     with pytest.raises(UserError, match="comparison.json holds nothing but null"):
         page_of(folder)
     pathlib.Path(folder.file("comparison.json")).unlink()
-    report_mode.report(folder.path)
+    write_report(folder.path)
     assert "This run against" not in made.read_text(encoding="utf-8")
     with Lock(folder.path), pytest.raises(UserError, match="is in use by process"):
-        report_mode.report(folder.path)
+        write_report(folder.path)
     pathlib.Path(folder.file("results.json")).unlink()
     with pytest.raises(UserError, match="holds no run that has ended: it has no results.json"):
-        report_mode.report(folder.path)
+        write_report(folder.path)
 
 
 def test_a_report_that_cannot_be_made_is_a_warning(tmp_path, caplog):
@@ -361,7 +361,7 @@ def test_every_chart_of_a_report_is_a_file_of_pdf_and_svg(tmp_path, caplog):
     folder = make_run(tmp_path / "run", "sentiment")
     add_extras(folder)
     other = make_run(tmp_path / "other", "sentiment")
-    report_mode.report(folder.path, [other.path], str(tmp_path / "figures"))
+    write_report(folder.path, [other.path], str(tmp_path / "figures"))
     made = {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
     drawn = [
         *("what-was-found-test-mae-smaller-is-better", "training-validation-mae"),
@@ -392,7 +392,7 @@ def test_every_chart_of_a_report_is_a_file_of_pdf_and_svg(tmp_path, caplog):
 
 DRAWN = """
 import hashlib, sys
-import msajax.experiment.run, msajax.cli.report
+import msajax.experiment.run, msajax.cli.finished
 assert not {"matplotlib", "PIL"} & sys.modules.keys()
 from msajax.report.charts import contributions
 files = contributions([("text", "0.5", 1.0), ("audio", "0.25", 0.5)]).files("name")
@@ -420,7 +420,7 @@ def test_figures_go_to_a_folder_that_is_no_run_and_replace_nothing_else(tmp_path
         (mine, "training-training-loss.svg is there already and is no figure of msajax"),
     ):
         with pytest.raises(UserError, match=said):
-            report_mode.report(folder.path, figures=str(place))
+            write_report(folder.path, figures=str(place))
         assert not report.exists() and [path.name for path in mine.iterdir()] == [
             "training-training-loss.svg"
         ]

@@ -19,11 +19,11 @@ from rich.console import Console
 from tiny import tiny_config
 
 import msajax
+from msajax.cli.bundles import run_generate
 from msajax.cli.evaluate import evaluate_predictions, evaluate_run
-from msajax.cli.generate import run as run_generate
+from msajax.cli.finished import measure_robustness
 from msajax.cli.options import Options
 from msajax.cli.predict import predict as predict_corpus
-from msajax.cli.robustness import measure_robustness
 from msajax.config import Config
 from msajax.corpus.corpus import Split
 from msajax.corpus.formats import open_corpus
