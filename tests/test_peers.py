@@ -11,6 +11,7 @@ import pytest
 import tiny_text
 import toys
 from flax.traverse_util import flatten_dict
+from layer_formulas import dense
 from tiny import tiny_config
 
 from msajax.cli.explain import explain_run
@@ -290,10 +291,6 @@ def params_and_score(name, spec, features, masks, **own):
     variables = jax.jit(module.init)(jax.random.key(3), features, masks)
     score = jax.jit(module.apply)(variables, features, masks).score
     return jax.tree.map(np.float64, variables["params"]), np.asarray(score)
-
-
-def dense(layer, x):
-    return x @ layer["kernel"] + layer["bias"]
 
 
 def test_floors_are_what_they_say():
