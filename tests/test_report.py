@@ -15,8 +15,10 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+import refusals
 from browser import CHROMIUM, browser
 from made_runs import HOSTILE, KINDS, SCRIPT, add_extras, make_run
+from refusals import places
 from tiny import tiny_config
 
 from msajax.cli.finished import report as write_report
@@ -502,20 +504,8 @@ def test_the_training_panel_says_what_is_lost_of_it(tmp_path, undrawn):
 WRONG = ["x", None, [], {}, -1, 10**400]
 
 
-def places(value, at=()):
-    """Yields where each value of JSON lies in another one, that one itself first."""
-    yield at
-    if isinstance(value, dict | list):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            yield from places(value[key], (*at, key))
-
-
 def replaced(value, at, new):
-    if not at:
-        return new
-    copy = value.copy()
-    copy[at[0]] = replaced(value[at[0]], at[1:], new)
-    return copy
+    return refusals.replaced(value, at, lambda _: new)
 
 
 def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, undrawn):
@@ -532,7 +522,7 @@ def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, undrawn):
                 for metric in of.keys() - {"mae", "acc7"}:
                     del of[metric]
         of_file = {"data": value["data"]} if name == "config.json" else value
-        for k, at in enumerate(places(of_file)):
+        for k, at in enumerate([(), *places(of_file)]):
             some = (WRONG[k % len(WRONG)], WRONG[(k + 2) % len(WRONG)])  # of a file of many places
             for wrong in some if name in ("results.json", "run.json") else WRONG:
                 path.write_text(f"{json.dumps(replaced(value, at, wrong))}\n{rest}")
