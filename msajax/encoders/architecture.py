@@ -190,9 +190,7 @@ def _relative(entries: Entries, positions: int) -> Relative:
     ok = buckets < 1 or (half > 0 and (farthest - 1 > half or positions - 1 <= half))
     requirement = f"must be 2 to {2 * (farthest - 2)}, or -1 for none"
     entries.require("position_buckets", ok, requirement)
-    norm = entries.content.get("norm_rel_ebd", "none")
-    ok = norm in ("none", "layer_norm")
-    entries.require("norm_rel_ebd", ok, "is not computed here, only none or layer_norm is")
+    norm = entries.refuse("norm_rel_ebd", "none", "layer_norm")
     return Relative(
         buckets=max(buckets, 0),
         farthest=farthest,

@@ -83,10 +83,6 @@ class SweepFolder:
                 f"{why}. Choose another --workdir, or --trials={planned}."
             )
 
-    def is_of(self, trials: int) -> bool:
-        """Says whether sweep.json is there and plans so many trials."""
-        return os.path.exists(self.file(SWEEP)) and self.read()["planned"] == trials
-
     def read(self) -> dict[str, Any]:
         """Reads sweep.json."""
         return read_json(self.file(SWEEP))

@@ -34,7 +34,7 @@ from msajax.runs.lock import Lock
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
 from msajax.studies.runner import check_run, first_begun, open_devices
-from msajax.studies.sweep.files import WINNER, WINNER_FILE, SweepFolder, experiment_text
+from msajax.studies.sweep.files import SWEEP, WINNER, WINNER_FILE, SweepFolder, experiment_text
 from msajax.studies.sweep.space import TrialSettings, plan, with_settings
 from msajax.studies.sweep.trial import refused, train_trial
 from msajax.studies.sweep.verdicts import (
@@ -245,7 +245,7 @@ def sweep(
                 progress=progress.of_trial,
             )
 
-        if not folder.is_of(len(planned)):
+        if not os.path.exists(folder.file(SWEEP)) or folder.read()["planned"] != len(planned):
             write()
 
         # Train the trials that have not ended, in their order: the median rule follows it.
