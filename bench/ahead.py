@@ -185,8 +185,8 @@ def of_training(config: Any, spec: Any, devices: list[Any], program: str) -> dic
 
     from msajax.preparation.batches import BLOCK, Batch
     from msajax.training import programs
-    from msajax.training.rates import make_rates
     from msajax.training.run import layout_of, make_recipe
+    from msajax.training.step import make_rates
 
     recipe = make_recipe(config, spec, (1000,), frozenset(), ())
     rates = make_rates(config, recipe.optimizer.rates(config.optim, 10_000))

@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 import msajax
-from msajax.comparison.statistics import paired_test
+from msajax.comparison.statistics import Pair, paired_tests
 from msajax.config import SYNTHETIC, Config, SyntheticConfig, from_config_dict
 from msajax.corpus.corpus import Corpus
 from msajax.corpus.formats import open_corpus
@@ -239,10 +239,8 @@ def main(argv: list[str]) -> None:
         row["training_samples_per_second"], row["inference_samples_per_second"] = speeds
         row["paired"] = None
         if predictions is not first:
-            test = paired_test(
-                predictions.scores, first.scores, first.labels, first.ids, task, "mae"
-            )
-            row["paired"] = test._asdict()
+            pair = Pair.of(predictions.scores, first.scores, first.labels, first.ids, task)
+            row["paired"] = paired_tests(pair, {"mae": task.reported["mae"]})["mae"]._asdict()
     report = {"corpus": corpus.summary(), "seeds": _SEEDS.value, "rows": found}
     title = f"{_CORPUS.value}, {sizes}, {_SEEDS.value} seeds"
     if _CORPUS.value in ("sign", "stress"):

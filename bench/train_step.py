@@ -58,8 +58,7 @@ from msajax.training.feed import Dispatch, Feed, Pace
 from msajax.training.objective import make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.programs import make_programs
-from msajax.training.rates import make_rates
-from msajax.training.step import Recipe
+from msajax.training.step import Recipe, make_rates
 
 BATCH, PAUSE = 32, 0.5  # rows of a step, seconds
 _NAMES = ("text", "audio", "video")

@@ -67,12 +67,17 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any], form: str) ->
     ]
 
 
+def number_of(text: Any, otherwise: Any = math.nan) -> Any:
+    """Returns the number that a text is, and what is given `otherwise` for all that is none."""
+    try:
+        return float(text)
+    except (ValueError, TypeError):
+        return otherwise
+
+
 def is_finite_number(text: Any) -> bool:
     """Tells whether a setting that may also be a word, or anything else, is a finite number."""
-    try:
-        return math.isfinite(float(text))
-    except (ValueError, TypeError):
-        return False
+    return math.isfinite(number_of(text))
 
 
 def is_url(path: Any) -> bool:

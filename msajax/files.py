@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import hashlib
 import json
 import math
 import os
@@ -276,6 +277,12 @@ def as_strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def digest_of(path: str) -> str:
+    """Returns the SHA-256 of a file's content, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def holds(path: str, text: str) -> bool:

@@ -124,13 +124,9 @@ class CorpusSpec:
             for m, kind, length in zip(self.modalities, kinds, self.lengths, strict=True)
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Makes a JSON-ready form; `from_dict` reverses it."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "CorpusSpec":
-        """Rebuilds a spec from `to_dict`, also after a trip through JSON."""
+        """Rebuilds a spec from `dataclasses.asdict`, also after a trip through JSON."""
         values = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
         values["encoders"] = tuple(
             one and architecture_from_dict(one) for one in values.get("encoders", ())

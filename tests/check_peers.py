@@ -130,6 +130,17 @@ def with_gradient(loss: Callable[[Any], tuple[jax.Array, Any]], params: Any) -> 
     return value, others, jnp.sqrt(squares)
 
 
+def with_score(module: Any, params: Any, inputs: Any, loss_of: Callable[[Any], Any]) -> Any:
+    """Computes the loss of a score, (the score, what the module keeps), and the gradient's norm."""
+    require_same_paths(params, module, *inputs)
+
+    def loss(params: Any) -> Any:
+        prediction, kept = module.apply({"params": params}, *inputs, mutable="intermediates")
+        return loss_of(prediction.score), (prediction.score, kept["intermediates"])
+
+    return with_gradient(loss, params)
+
+
 def kind_of(name: str) -> str:
     """Says which limit an output has."""
     if "grad_norm" in name:

@@ -1,12 +1,16 @@
 """Encoders of MulT with NumPy, a sample at a time without any padding."""
 
+import functools
 import itertools
 
 import jax
 import numpy as np
+from layer_formulas import dense, layer_norm
 
 from msajax.config import ModelConfig
 from msajax.models.build import build_model
+
+norm = functools.partial(layer_norm, eps=1e-5)
 
 
 def built(name, own, spec, lengths, seed=0):
@@ -22,9 +26,30 @@ def built(name, own, spec, lengths, seed=0):
     return module, params, features, masks
 
 
-def norm(x, scale, bias):
-    x = x - x.mean(-1, keepdims=True)
-    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5) * scale + bias
+def samples_of(features, lengths):
+    """The steps of each sample in float64, without padding."""
+    rows = range(len(next(iter(features.values()))))
+    return [{m: np.float64(x[i, : lengths[m][i]]) for m, x in features.items()} for i in rows]
+
+
+def check_scores(name, own, spec, lengths, score_of):
+    """A padded batch scores as each sample alone does; returns what `built` does, and scores."""
+    module, params, features, masks = built(name, own, spec, lengths)
+    found = jax.jit(module.apply)({"params": params}, features, masks).score
+    exact = jax.tree.map(np.float64, params)
+    expected = [score_of(sample, exact, own) for sample in samples_of(features, lengths)]
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+    return module, params, features, masks, found
+
+
+def check_learns(gradients, *names):
+    """Every parameter moves; but biases of keys in these blocks, which a softmax does not see."""
+    for name in names:
+        of = gradients[name]["attention"]
+        width = of["bias"].shape[-1] // 3
+        of["bias"] = np.delete(of["bias"], np.s_[width : 2 * width], axis=-1)
+    for path, x in jax.tree_util.tree_leaves_with_path(gradients):
+        assert np.isfinite(x).all() and np.any(x), path
 
 
 def attention(query, context, weights, heads, causal):
@@ -41,7 +66,7 @@ def attention(query, context, weights, heads, causal):
             scores[np.triu_indices(len(q), 1 + ahead, len(k))] = -np.inf
         scores = np.exp(scores - scores.max(1, keepdims=True))
         found.append(scores / scores.sum(1, keepdims=True) @ v[:, part])
-    return np.concatenate(found, 1) @ weights["out"]["kernel"] + weights["out"]["bias"]
+    return dense(weights["out"], np.concatenate(found, 1))
 
 
 def encoder(x, context, weights, own):
@@ -49,13 +74,13 @@ def encoder(x, context, weights, own):
     for i in range(len(weights["out"]["kernel"])):
         w = number({name: of for name, of in weights.items() if name != "last_norm"}, i)
         first = w["norm_attention"]
-        query = norm(x, **first)
-        read = query if context is None else norm(context, **first)
+        query = norm(first, x)
+        read = query if context is None else norm(first, context)
         if len(read):
             x = x + attention(query, read, w, own.num_heads, own.causal_mask)
-        hidden = norm(x, **w["norm_ffn"]) @ w["inner"]["kernel"] + w["inner"]["bias"]
-        x = x + np.maximum(hidden, 0) @ w["outer"]["kernel"] + w["outer"]["bias"]
-    return norm(x, **weights["last_norm"])
+        hidden = np.maximum(dense(w["inner"], norm(w["norm_ffn"], x)), 0)
+        x = x + dense(w["outer"], hidden)
+    return norm(weights["last_norm"], x)
 
 
 def positioned(x, own):
@@ -77,8 +102,7 @@ def projected(x, kernel, size):
 
 
 def refined(x, params, name):
-    hidden = np.maximum(x @ params[f"{name}_0"]["kernel"] + params[f"{name}_0"]["bias"], 0)
-    return x + hidden @ params[f"{name}_1"]["kernel"] + params[f"{name}_1"]["bias"]
+    return x + dense(params[f"{name}_1"], np.maximum(dense(params[f"{name}_0"], x), 0))
 
 
 def number(params, i):

@@ -6,6 +6,7 @@ keeps what it is given. In place of Python stands a program that exits as it is 
 signal; the tests of whole runs use the real one.
 """
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -79,6 +80,14 @@ exit "$worst"
     "envsubst": "exec \"$REAL_PYTHON\" -c 'import os, re, sys; print(re.sub(r\"\\$\\{(\\w+)\\}\","
     ' lambda m: os.environ.get(m[1], ""), sys.stdin.read()), end="")\'',
 }
+
+
+def load_file(path: pathlib.Path):
+    """A file of Python, which is in no package, as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def header(name: str) -> list[str]:

@@ -28,3 +28,19 @@ def layer_norm(params, x, eps):
 
 def gelu(x):
     return x * scipy.special.ndtr(x)
+
+
+def attention(p, queries, keys, values, mask, of_weights=lambda weights: weights):
+    """Multi-head attention of `[B, T, D]` to valid steps `[B, T]`; 0 where there is none."""
+    found = np.zeros(queries.shape)
+    for b, valid in enumerate(mask):
+        for h in range(p["query"]["kernel"].shape[1] if valid.any() else 0):
+            q, k, v = (
+                x[b] @ p[name]["kernel"][:, h] + p[name]["bias"][h]
+                for name, x in (("query", queries), ("key", keys), ("value", values))
+            )
+            scores = (q @ k.T / np.sqrt(q.shape[-1]))[:, valid]
+            weights = of_weights(scipy.special.softmax(scores, axis=-1))
+            found[b] += weights @ v[valid] @ p["out"]["kernel"][h]
+        found[b] += p["out"]["bias"] * valid.any()
+    return found

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from check_peers import File, count, linear, nested, norm, require_same_paths, with_gradient
+from check_peers import File, count, linear, nested, norm, with_score
 
 from msajax.config import ModelConfig
 from msajax.models.build import build_model
@@ -70,16 +70,9 @@ def rebuild(file: File) -> tuple[int, dict]:
     lengths = tuple(c[f"{m}_steps"] for m in features)  # tables may be longer than sequences
     config = ModelConfig(name="almt", own=AlmtSettings(**{name: c[name] for name in names}))
     module = build_model(config, dataclasses.replace(file.spec, lengths=lengths))
-    require_same_paths(params, module, features, masks)
-
-    def loss(params):
-        prediction, kept = module.apply(
-            {"params": params}, features, masks, mutable="intermediates"
-        )
-        loss = jnp.square(prediction.score - file.input["label"]).mean()
-        return loss, (prediction.score, kept["intermediates"])
-
-    value, (score, kept), gradient = with_gradient(loss, params)
+    value, (score, kept), gradient = with_score(
+        module, params, (features, masks), lambda x: jnp.square(x - file.input["label"]).mean()
+    )
     found = {"score": score, "loss": value, "grad_norm": gradient, "fused": kept["fused"][0]}
     found |= {f"tokens_{m}": x for m, x in kept["tokens"][0].items()}
     found |= {f"text_scale_{i + 1}": x for i, x in enumerate(kept["scales"][0])}

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from check_peers import File, count, linear, nested, norm, require_same_paths, with_gradient
+from check_peers import File, count, linear, nested, norm, with_score
 
 from msajax.models.peers.settings import MultSettings
 
@@ -56,16 +56,9 @@ def rebuild(file: File) -> tuple[int, dict]:
 
     def outputs(compat, features, masks):
         module = file.build(name="mult", own=MultSettings(compat=compat, **own))
-        require_same_paths(params, module, features, masks)
-
-        def loss(params):
-            prediction, kept = module.apply(
-                {"params": params}, features, masks, mutable="intermediates"
-            )
-            loss = jnp.abs(prediction.score - file.input["label"]).mean()
-            return loss, (prediction.score, kept["intermediates"])
-
-        return with_gradient(loss, params)
+        return with_score(
+            module, params, (features, masks), lambda x: jnp.abs(x - file.input["label"]).mean()
+        )
 
     value, (score, kept), gradient = outputs("reference" if unused else "clean", features, masks)
     found |= {"score": score, "loss": value, "grad_norm": gradient, "fused": kept["fused"][0]}

@@ -1,7 +1,7 @@
 """The sentence with which something is refused."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -20,3 +20,21 @@ def refusal(call: Callable, *arguments, **options) -> str:
     with pytest.raises(UserError) as caught:
         call(*arguments, **options)
     return sentence(caught.value)
+
+
+def places(tree, path: tuple = ()) -> Iterator[tuple]:
+    """The way to every value in a tree of containers."""
+    keys = list(tree) if isinstance(tree, dict) else range(len(tree))
+    for key in keys:
+        yield (*path, key)
+        if isinstance(tree[key], dict | list | tuple):
+            yield from places(tree[key], (*path, key))
+
+
+def replaced(tree, path: tuple, change: Callable):
+    """A tree with the value at a place changed; the original stays as it is."""
+    if not path:
+        return change(tree)
+    copied = dict(tree) if isinstance(tree, dict) else list(tree)
+    copied[path[0]] = replaced(tree[path[0]], path[1:], change)
+    return tuple(copied) if isinstance(tree, tuple) else copied

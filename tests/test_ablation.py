@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import survivors
 from rich.console import Console
-from tiny import tiny_config
+from tiny import snapshot, tiny_config
 
-from msajax.cli.robustness import measure_robustness
+from msajax.cli.finished import measure_robustness
 from msajax.config import Config
 from msajax.corpus.predictions import Predictions
 from msajax.errors import UserError
@@ -36,11 +36,6 @@ CONFIG = tiny_config(
     train__transforms=("modality_dropout:*=0.2", "feature_noise:audio=0.1"),
     train__epochs=2,
 )
-
-
-def snapshot(folder: pathlib.Path) -> dict:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
 @pytest.fixture(scope="module")

@@ -1,28 +1,20 @@
 """The patches of `bench/changes.py` still apply, and each is a change of few files with a check."""
 
-import importlib.util
 import re
 import shutil
 import subprocess
 
 import pytest
-from launching import ROOT
+from launching import ROOT, load_file
 
 needs_git = pytest.mark.skipif(
     not shutil.which("git") or not (ROOT / ".git").exists(), reason="this is no checkout of git"
 )
 
 
-def load():
-    spec = importlib.util.spec_from_file_location("changes", ROOT / "bench" / "changes.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @needs_git
 def test_every_patch_applies_and_touches_two_files_at_most_beside_tests_and_pages():
-    changes = load()
+    changes = load_file(ROOT / "bench" / "changes.py")
     assert len(changes.PATCHES) == 12
     for name, patch in changes.PATCHES.items():
         command = [*changes.APPLY, "--check", patch]
@@ -35,7 +27,8 @@ def test_every_patch_applies_and_touches_two_files_at_most_beside_tests_and_page
 
 @needs_git
 def test_the_table_of_changes_names_what_each_patch_touches():
-    changes, text = load(), (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
+    changes = load_file(ROOT / "bench" / "changes.py")
+    text = (ROOT / "WORKSPACE.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| .+? \| (.+?) \| `(\w+)` \|$", text)
     told = {name: sorted(re.findall(r"`([\w/]+\.\w+)`", cell)) for cell, name in rows}
     found = {

@@ -1,7 +1,6 @@
 """Every experiment file: its parameters are counted, its step is lowered, and some train."""
 
 import functools
-import importlib.util
 import itertools
 import math
 import pathlib
@@ -10,6 +9,7 @@ import jax
 import jax.export
 import numpy as np
 import pytest
+from launching import load_file
 from tiny_text import write_folder
 
 from msajax.config import SYNTHETIC, from_config_dict, registry
@@ -48,16 +48,9 @@ def models(monkeypatch):
     monkeypatch.setattr(registry, "_MODELS", dict(registry._MODELS))
 
 
-def load(path: pathlib.Path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def parameters(name: str, **changes):
     """Shapes of the parameters by path, at the file's own widths."""
-    values = load(CONFIGS[0].with_name(f"{name}.py")).get_config("smoke")
+    values = load_file(CONFIGS[0].with_name(f"{name}.py")).get_config("smoke")
     values.model.update(changes)
     config = from_config_dict(values)
     synthetic = config.data.synthetic
@@ -71,7 +64,7 @@ def count(shapes: dict[str, tuple[int, ...]], module: str = "") -> int:
 
 def on_corpus(name: str, widths: dict[str, int], steps: int):
     """Shapes of the parameters of a run of an experiment file, on a corpus of its own."""
-    config = load(CONFIGS[0].with_name(f"{name}.py")).get_config()
+    config = load_file(CONFIGS[0].with_name(f"{name}.py")).get_config()
     config.data.path = SYNTHETIC
     config.data.synthetic.update(
         train=2, valid=2, test=2, modalities=tuple(widths), widths=tuple(widths.values())
@@ -111,13 +104,13 @@ def test_the_other_reading_of_a_document_is_a_setting_away(name, settings, expec
 
 @pytest.mark.parametrize("name", sorted(WHOLE))
 def test_the_models_of_twenty_steps_are_the_same_on_longer_corpora(name):
-    synthetic = load(CONFIGS[0].with_name(f"{name}.py")).get_config("smoke").data.synthetic
+    synthetic = load_file(CONFIGS[0].with_name(f"{name}.py")).get_config("smoke").data.synthetic
     widths = dict(zip(synthetic.modalities, synthetic.widths, strict=True))
     assert count(on_corpus(name, widths, 50)) == WHOLE[name]
 
 
 def test_the_classic_encoder_has_the_seven_numbers_of_its_document():
-    config = load(CONFIGS[0].with_name("classic_encoder.py")).get_config()
+    config = load_file(CONFIGS[0].with_name("classic_encoder.py")).get_config()
     assert (config.model.model_dim, config.model.num_heads, config.model.ff_dim) == (512, 8, 2048)
     assert (config.model.n_layers_mod, config.model.dropout_rate) == (5, 0.1)
     assert (config.model.max_len, config.train.batch_size) == (200, 30)
@@ -140,7 +133,7 @@ def test_golden_parameter_counts_of_recurrent_encoders(name, gates, both):
 
 @pytest.mark.parametrize(("out_bias", "expected"), [(True, 797_568), (False, 797_056)])
 def test_golden_parameter_count_of_the_lectures_decoder(out_bias, expected):
-    config = load(CONFIGS[0].with_name("decoder.py")).get_config()
+    config = load_file(CONFIGS[0].with_name("decoder.py")).get_config()
     assert config.model.out_bias  # as its formula has it
     config.model.out_bias = out_bias
     spec = CorpusSpec(("text",), (0,), (20,), "next_token", ("nats", "tokens"), (47,))
@@ -155,7 +148,7 @@ def test_golden_parameter_count_of_fusion_first():
 
 def shrunk(path: pathlib.Path, folder: pathlib.Path):
     """A smoke run as deep and wide as compiling leaves time for; real sizes are counted above."""
-    config = load(path).get_config("smoke")
+    config = load_file(path).get_config("smoke")
     assert (config.train.seeds, config.train.epochs) == (2, 2)
     config.data.synthetic.lengths = (1,) * len(config.data.synthetic.lengths)  # one length quarter
     small = {"model_dim": 16, "ff_dim": 16, "head_dim": min(config.model.head_dim, 16)}

@@ -9,14 +9,14 @@ import shutil
 import numpy as np
 import pytest
 import survivors
-from tiny import SMALLEST, tiny_config
+from tiny import SMALLEST, rows_of, snapshot, tiny_config
 
 import msajax
 from msajax.cli.corpora import convert
 from msajax.cli.evaluate import evaluate_run
+from msajax.cli.finished import report as write_report
 from msajax.cli.inspect import inspect
 from msajax.cli.predict import predict as predict_corpus
-from msajax.cli.report import report as write_report
 from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.corpus import Corpus, Source, Split, pad_words
 from msajax.corpus.folds import cut_fold, video_of
@@ -252,16 +252,6 @@ def whole(config, tmp_path_factory) -> tuple[pathlib.Path, dict]:
     with pytest.raises(UserError, match="have not all ended: it has no folds.json"):
         cross_validation.evaluate_folds(str(folder), "test")
     return folder, msajax.cross_validate(config, str(folder))
-
-
-def snapshot(folder: pathlib.Path) -> dict:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
-
-
-def rows_of(path: pathlib.Path) -> list[dict[str, str]]:
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, strict=True))
 
 
 def test_each_fold_is_an_ordinary_run_and_one_that_has_ended_is_only_read(

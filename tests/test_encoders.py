@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.special
-from layer_formulas import dense, gelu, layer_norm, random_params
+from layer_formulas import attention, dense, gelu, layer_norm, random_params
 
 from msajax.config import ModelConfig
 from msajax.layers.basic import Dropout
@@ -35,18 +34,8 @@ def numpy_block(x, context, mask, dropped=None):
     def site(name, value):
         return 0 * value if name == dropped else value
 
-    attended = np.zeros(x.shape)
-    for b, valid in enumerate(mask):
-        if valid.any():
-            attended[b] = p["attention"]["out"]["bias"]
-        for h in range(CONFIG.num_heads if valid.any() else 0):
-            q, k, v = (
-                source @ p["attention"][name]["kernel"][:, h] + p["attention"][name]["bias"][h]
-                for name, source in (("query", x[b]), ("key", context[b]), ("value", context[b]))
-            )
-            scores = (q @ k.T / np.sqrt(D / CONFIG.num_heads))[:, valid]
-            weights = site("probabilities", scipy.special.softmax(scores, axis=-1))
-            attended[b] += weights @ v[valid] @ p["attention"]["out"]["kernel"][h]
+    weights = functools.partial(site, "probabilities")
+    attended = attention(p["attention"], x, context, context, mask, weights)
     x = layer_norm(p["norm_attention"], x + site("attention output", attended), CONFIG.norm_eps)
     inner = site("inner", gelu(dense(p["ffn"]["inner"], x)))
     outer = site("output", dense(p["ffn"]["outer"], inner))

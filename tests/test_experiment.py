@@ -1,7 +1,6 @@
 """A run from end to end: its folder, its honesty about the test split, and what its bundle does."""
 
 import ast
-import csv
 import dataclasses
 import hashlib
 import json
@@ -22,7 +21,7 @@ import safetensors.numpy
 import survivors
 import yaml
 from sklearn.metrics import f1_score
-from tiny import tiny_config
+from tiny import rows_of, tiny_config
 
 import msajax
 from msajax.cli.corpora import convert
@@ -139,11 +138,6 @@ def strict(text: str) -> Any:
 def lines_of(run: Run, clock: bool = False) -> list[dict[str, Any]]:
     lines = map(strict, (run.folder / "metrics.jsonl").read_text().splitlines())
     return [{k: v for k, v in line.items() if clock or k != "seconds"} for line in lines]
-
-
-def rows_of(path: pathlib.Path) -> list[dict[str, str]]:
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, strict=True))
 
 
 def column(rows: list[dict[str, str]], name: str) -> np.ndarray:

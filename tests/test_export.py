@@ -14,7 +14,7 @@ import tiny_text
 from test_pieces import corpus, split_of
 from tiny import tiny_config
 
-from msajax.cli.export import export
+from msajax.cli.bundles import export
 from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.corpus import Embedding, Split
 from msajax.corpus.in_memory import corpus_of

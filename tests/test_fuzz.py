@@ -28,6 +28,7 @@ from csd_files import write_csd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pickle_corpora import misa, mmsa, mult, write_glove, write_pickle
+from refusals import places, replaced
 
 from msajax.config import DataConfig, ModelConfig
 from msajax.corpus.corpus import Corpus, Split, pad_words
@@ -325,24 +326,6 @@ ODD = [
     *(np.array([None, 1], object), np.array([[1], "a"], object), np.dtype("f4"), np.str_("x")),
     *(np.full((3, 1), 2**63, np.uint64), np.ones((5, 6, 2), np.float16), np.arange(12.0)[::3]),
 ]
-
-
-def places(tree, path: tuple = ()) -> Iterator[tuple]:
-    """The way to every value in a tree of containers."""
-    keys = list(tree) if isinstance(tree, dict) else range(len(tree))
-    for key in keys:
-        yield (*path, key)
-        if isinstance(tree[key], dict | list | tuple):
-            yield from places(tree[key], (*path, key))
-
-
-def replaced(tree, path: tuple, change: Callable):
-    """A tree with the value at a place changed; the original stays as it is."""
-    if not path:
-        return change(tree)
-    copied = dict(tree) if isinstance(tree, dict) else list(tree)
-    copied[path[0]] = replaced(tree[path[0]], path[1:], change)
-    return tuple(copied) if isinstance(tree, tuple) else copied
 
 
 def confuse(tree, rng: random.Random):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import scipy.special
+from layer_formulas import attention, dense, gelu, layer_norm
 from tiny import rates_of
 
 from msajax.config import Config, ModelConfig, OptimConfig, TrainConfig
@@ -177,33 +177,15 @@ def test_attributions_explain_their_layers_part_of_the_score_and_padding_has_non
 # --- the second pass ---
 
 
-def numpy_norm(params, x):
-    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + SMALL.norm_eps)
-    return normal * params["scale"] + params["bias"]
-
-
 def numpy_guided_block(p, x, guide, mask, norm_position):
     """A block in float64 whose queries and keys come from `guide`."""
-    pre = norm_position == "pre"
-    values = numpy_norm(p["norm_attention"], x) if pre else x
-    attended = np.zeros(x.shape)
-    for b, valid in enumerate(mask):
-        if valid.any():
-            attended[b] = p["attention"]["out"]["bias"]
-        for h in range(SMALL.num_heads if valid.any() else 0):
-            q, k, v = (
-                source @ p["attention"][name]["kernel"][:, h] + p["attention"][name]["bias"][h]
-                for name, source in (("query", guide[b]), ("key", guide[b]), ("value", values[b]))
-            )
-            scores = (q @ k.T / np.sqrt(D / SMALL.num_heads))[:, valid]
-            weights = scipy.special.softmax(scores, axis=-1)
-            attended[b] += weights @ v[valid] @ p["attention"]["out"]["kernel"][h]
-    x = x + attended if pre else numpy_norm(p["norm_attention"], x + attended)
-    inner = numpy_norm(p["norm_ffn"], x) if pre else x
-    inner = inner @ p["ffn"]["inner"]["kernel"] + p["ffn"]["inner"]["bias"]
-    inner = inner * scipy.special.ndtr(inner)
-    x = x + inner @ p["ffn"]["outer"]["kernel"] + p["ffn"]["outer"]["bias"]
-    return x if pre else numpy_norm(p["norm_ffn"], x)
+    pre, norm = norm_position == "pre", functools.partial(layer_norm, eps=SMALL.norm_eps)
+    values = norm(p["norm_attention"], x) if pre else x
+    attended = attention(p["attention"], guide, guide, values, mask)
+    x = x + attended if pre else norm(p["norm_attention"], x + attended)
+    inner = norm(p["norm_ffn"], x) if pre else x
+    x = x + dense(p["ffn"]["outer"], gelu(dense(p["ffn"]["inner"], inner)))
+    return x if pre else norm(p["norm_ffn"], x)
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from refusals import refusal
 
 from msajax.config import DataConfig, ModelConfig
 from msajax.corpus.corpus import Corpus, Source, Split, SplitHeader
@@ -264,9 +265,7 @@ def test_ids_without_a_row_become_padding_and_are_counted(opened):
     preparation = fit(corpus, DataConfig(), AUTO)
     assert preparation.spec.vocabularies == (5,)
     for refused in (check_split, prepare):
-        with pytest.raises(UserError) as caught:
-            refused(corpus.split("test"), preparation)
-        assert str(caught.value) == (
+        assert refusal(refused, corpus.split("test"), preparation) == (
             f"{corpus.path}: test: 6 stored steps of 'text' that are not zero would not be read, "
             "which would leave 1 of 3 samples without it: look for a mistake in its masks, lengths "
             "or token ids, or accept it with --config.data.allow_loss=true."

@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
+from layer_formulas import dense
+from scipy.special import expit
 from toys import recipe_of, steps
 
 from msajax.config import Config, ModelConfig, OptimConfig, TrainConfig
@@ -19,22 +21,14 @@ from msajax.training.objective import make_objective
 NO_DROPOUT = {"audio_dropout": 0.0, "video_dropout": 0.0, "fusion_dropout": 0.0}
 
 
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def layer(params, x):
-    return x @ params["kernel"] + params["bias"]
-
-
 def lstm(params, steps):
     """The state after steps `[T, d]` of one sample, 0 after none."""
     state = cell = np.zeros(len(params["state_kernel"]))
     for x in steps:
         gates = x @ params["input_kernel"] + params["input_bias"] + params["state_bias"]
         i, f, g, o = np.split(gates + state @ params["state_kernel"], 4)
-        cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
-        state = sigmoid(o) * np.tanh(cell)
+        cell = expit(f) * cell + expit(i) * np.tanh(g)
+        state = expit(o) * np.tanh(cell)
     return state
 
 
@@ -52,7 +46,7 @@ def rendered(params, spec, batch, compat, by_sign=True):
                 continue
             of = params[f"{m}_subnet"]
             both = [lstm(of["forward"], x[mask]), lstm(of["backward"], x[mask][::-1])]
-            found.append(layer(of["linear"], np.concatenate(both)) * mask.any())
+            found.append(dense(of["linear"], np.concatenate(both)) * mask.any())
         vectors[m] = np.array(found)
     anchor = "text" if "text" in names else names[0]
     log_q, entropy = np.zeros(len(batch.labels)), 0.0
@@ -63,7 +57,7 @@ def rendered(params, spec, batch, compat, by_sign=True):
             continue
         of, x, y = params[f"{m}_estimator"], vectors[anchor], vectors[m]
         mean, log_variance = (
-            layer(of[f"{name}_1"], np.maximum(layer(of[f"{name}_0"], x), 0))
+            dense(of[f"{name}_1"], np.maximum(dense(of[f"{name}_0"], x), 0))
             for name in ("mean", "log_variance")
         )
         if compat == "clean":
@@ -72,7 +66,7 @@ def rendered(params, spec, batch, compat, by_sign=True):
         else:
             each = -((y - mean) ** 2) / (2 * np.exp(log_variance))
         log_q += each.sum(1) * there[m] * there[anchor]
-        z = np.tanh(layer(params[f"{m}_projection"], y))
+        z = np.tanh(dense(params[f"{m}_projection"], y))
         for group in groups:
             chosen = z[group & there[m] & (batch.row_weight > 0)]
             if len(chosen) > z.shape[1]:
@@ -80,15 +74,15 @@ def rendered(params, spec, batch, compat, by_sign=True):
                 entropy += np.log(np.linalg.det(spread)) / (2 * len(groups))
     fused = np.concatenate([vectors[m] for m in names], axis=1)
     for number in range(2):
-        fused = np.tanh(layer(params[f"fusion_{number}"], fused))
+        fused = np.tanh(dense(params[f"fusion_{number}"], fused))
     nce = 0.0
     for m in names:
         kept = [i for i in rows if there[m][i]]
-        x, told = vectors[m][kept], layer(params[f"{m}_predictor"], fused[kept])
+        x, told = vectors[m][kept], dense(params[f"{m}_predictor"], fused[kept])
         x, told = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, told))
         alike = x @ told.T
         nce += (np.log(np.exp(alike).sum(1)) - np.diag(alike)).mean()
-    return layer(params["regression"], fused), {
+    return dense(params["regression"], fused), {
         "nce": nce, "log_likelihood": log_q[rows].mean(), "entropy": entropy
     }  # fmt: skip
 

@@ -4,7 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from crossmodal_numpy import built, encoder, number, positioned, projected, refined
+from crossmodal_numpy import (
+    built,
+    check_learns,
+    check_scores,
+    encoder,
+    number,
+    positioned,
+    projected,
+    refined,
+)
+from layer_formulas import dense
 
 from msajax.errors import UserError
 from msajax.models.peers.crossmodal import sinusoids, windows
@@ -30,8 +40,7 @@ def score_of(sample, params, own):
         weights = number(params["memory"], i)
         x = encoder(positioned(x, own), None, weights, own) if len(x) else np.zeros((1, x.shape[1]))
         last.append(x[-1])
-    x = refined(np.concatenate(last), params, "post")
-    return x @ params["regression"]["kernel"] + params["regression"]["bias"]
+    return dense(params["regression"], refined(np.concatenate(last), params, "post"))
 
 
 @pytest.mark.parametrize(
@@ -60,13 +69,7 @@ def score_of(sample, params, own):
 def test_a_padded_batch_scores_as_each_sample_alone_does(own, widths, lengths):
     longest = tuple(max(of) for of in lengths.values())
     spec = CorpusSpec(tuple(widths), tuple(widths.values()), longest)
-    module, params, features, masks = built("mult", own, spec, lengths)
-    found = jax.jit(module.apply)({"params": params}, features, masks).score
-    exact = jax.tree.map(np.float64, params)
-    rows = range(len(found))
-    samples = [{m: np.float64(features[m][i, : lengths[m][i]]) for m in widths} for i in rows]
-    expected = [score_of(sample, exact, own) for sample in samples]
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+    module, params, features, masks, found = check_scores("mult", own, spec, lengths, score_of)
     behind = ((0, 0), (0, 3))  # more padding changes nothing
     features = {m: np.pad(x, (*behind, (0, 0)), constant_values=9) for m, x in features.items()}
     masks = {m: np.pad(mask, behind) for m, mask in masks.items()}
@@ -85,14 +88,7 @@ def test_every_parameter_learns_and_absent_modalities_leave_gradients_finite():
         scores = module.apply({"params": params}, features, masks, train=True, rngs=rngs).score
         return jnp.square(scores).sum()
 
-    gradients = jax.jit(jax.grad(loss))(params, jax.random.key(0))
-    for block in gradients["between"], gradients["memory"]:
-        width = block["attention"]["bias"].shape[-1] // 3
-        block["attention"]["bias"] = np.delete(  # a softmax does not see biases of keys
-            block["attention"]["bias"], np.s_[width : 2 * width], axis=-1
-        )
-    for path, x in jax.tree_util.tree_leaves_with_path(gradients):
-        assert np.isfinite(x).all() and np.any(x), path
+    check_learns(jax.jit(jax.grad(loss))(params, jax.random.key(0)), "between", "memory")
 
 
 def test_positions_have_sines_first_and_an_odd_width_ends_in_zeros():

@@ -11,7 +11,7 @@ import safetensors.numpy
 from tiny import lines_of, tiny_config_dict
 
 import msajax
-from msajax.cli.robustness import measure_robustness
+from msajax.cli.finished import measure_robustness
 from msajax.config import from_config_dict, registry
 from msajax.layers.basic import Dropout, row_weight
 from msajax.layers.heads import mean_pool

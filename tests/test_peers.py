@@ -11,11 +11,12 @@ import pytest
 import tiny_text
 import toys
 from flax.traverse_util import flatten_dict
+from layer_formulas import dense
 from tiny import tiny_config
 
 from msajax.cli.explain import explain_run
+from msajax.cli.finished import measure_robustness
 from msajax.cli.predict import predict as predict_corpus
-from msajax.cli.robustness import measure_robustness
 from msajax.config import Config, ModelConfig, OptimConfig, from_config_dict, identity
 from msajax.config.registry import registered
 from msajax.errors import UserError
@@ -290,10 +291,6 @@ def params_and_score(name, spec, features, masks, **own):
     variables = jax.jit(module.init)(jax.random.key(3), features, masks)
     score = jax.jit(module.apply)(variables, features, masks).score
     return jax.tree.map(np.float64, variables["params"]), np.asarray(score)
-
-
-def dense(layer, x):
-    return x @ layer["kernel"] + layer["bias"]
 
 
 def test_floors_are_what_they_say():

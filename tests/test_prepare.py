@@ -17,7 +17,7 @@ from msajax.errors import UserError
 from msajax.preparation import lost as losing
 from msajax.preparation.apply import check_split, prepare
 from msajax.preparation.fit import fit
-from msajax.preparation.lost import count_lost, describe_reading, say_lost, say_repairs
+from msajax.preparation.lost import count_lost, describe_counts, say_lost, say_repairs
 
 PLAIN = DataConfig(standardize=())
 STANDARD = DataConfig(clip=0.0)
@@ -399,12 +399,12 @@ def test_repairs_and_losses_are_told_in_words(caplog):
         "empty input.",
     ]
     read = {"length_disagrees": 4, "cut_lengths": 1, "clipped_labels": 2}
-    assert describe_reading(read) == (
+    assert describe_counts(read) == (
         "4 length(s) end before steps that are not zero, which are kept, 1 length(s) beyond the "
         "stored steps count as all of them, 2 label(s) outside [-3, 3] are clipped"
     )
     with pytest.raises(KeyError, match="bent"):
-        describe_reading({"bent": 1})
+        describe_counts({"bent": 1})
 
 
 # --- which modalities ---

@@ -1,5 +1,6 @@
 """Pretrained text encoders: what they compute, and what is read of a folder."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -406,7 +407,7 @@ def test_a_vocabulary_stands_for_a_tokenizer(tmp_path):
 def test_an_architecture_survives_json():
     for config in CONFIGS.values():
         a = architecture(config)
-        assert Architecture.from_dict(json.loads(json.dumps(a.to_dict()))) == a
+        assert Architecture.from_dict(json.loads(json.dumps(dataclasses.asdict(a)))) == a
         assert len({a, architecture(config)}) == 1
 
 
@@ -485,7 +486,7 @@ def test_any_value_in_a_config_is_read_or_refused_in_a_sentence(config, changes)
     except UserError as error:
         assert str(error).count("\n") == 0 and len(str(error)) < 400
     else:
-        assert Architecture.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+        assert Architecture.from_dict(json.loads(json.dumps(dataclasses.asdict(found)))) == found
 
 
 @pytest.fixture(scope="module")

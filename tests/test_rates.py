@@ -10,13 +10,13 @@ from tiny import SMALLEST, run, tiny_config
 from tiny_text import architecture
 
 import msajax
-from msajax.config import ModelConfig
+from msajax.config import Config, ModelConfig
 from msajax.encoders.module import make_encoder
 from msajax.layers.basic import RATES, Dropout, dropout_numbers
 from msajax.models.build import build_model
 from msajax.spec import CorpusSpec
 from msajax.training import programs
-from msajax.training.rates import dropout_rates, structure_of
+from msajax.training.step import make_rates, structure_of
 
 ON = {
     "optim__name": "adamw",
@@ -103,6 +103,10 @@ def test_what_is_0_and_what_is_frozen_is_structure_and_no_other_value_is():
         {"train__transforms": ("step_dropout:*=0", "feature_noise:text=0.2")},
     ):
         assert structure(**change) != structure()
+
+
+def dropout_rates(config):
+    return make_rates(Config(model=config), None).dropout
 
 
 def test_every_site_reads_its_own_rate_and_a_constant_stays_one():

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import expit
 
 from msajax.layers.recurrent import Recurrence
 
@@ -31,10 +32,6 @@ def run(kind, x=X, mask=MASK, both=False):
     return np.asarray(apply({"params": params}, x, mask))
 
 
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
 def numpy_states(kind, cell, x, mask):
     """Outputs `[T, units]` of one row, in float64, by the textbook's formulas."""
     p = {
@@ -52,12 +49,12 @@ def numpy_states(kind, cell, x, mask):
         if valid and kind == "rnn":
             h = np.tanh(affine("i", step) + affine("h", h))
         elif valid and kind == "gru":
-            r = sigmoid(affine("ir", step) + affine("hr", h))
-            z = sigmoid(affine("iz", step) + affine("hz", h))
+            r = expit(affine("ir", step) + affine("hr", h))
+            z = expit(affine("iz", step) + affine("hz", h))
             n = np.tanh(affine("in", step) + r * affine("hn", h))
             h = (1 - z) * n + z * h
         elif valid:
-            i, f, o = (sigmoid(affine(f"i{g}", step) + affine(f"h{g}", h)) for g in "ifo")
+            i, f, o = (expit(affine(f"i{g}", step) + affine(f"h{g}", h)) for g in "ifo")
             g = np.tanh(affine("ig", step) + affine("hg", h))
             c = f * c + i * g
             h = o * np.tanh(c)

@@ -15,11 +15,13 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+import refusals
 from browser import CHROMIUM, browser
 from made_runs import HOSTILE, KINDS, SCRIPT, add_extras, make_run
+from refusals import places
 from tiny import tiny_config
 
-from msajax.cli import report as report_mode
+from msajax.cli.finished import report as write_report
 from msajax.comparison.contenders import short_names
 from msajax.config import ModelConfig
 from msajax.errors import UserError
@@ -297,7 +299,7 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path, undr
     asked, silent = (tiny_config(train__report=value) for value in (True, False))
     assert artefacts.missing(folder, asked) == ["report.html"]
     assert artefacts.missing(folder, silent) == []
-    assert report_mode.report(folder.path) == folder.file("report.html")
+    assert write_report(folder.path) == folder.file("report.html")
     made = pathlib.Path(folder.file("report.html"))
     assert made.read_text(encoding="utf-8") == page_of(folder)
     assert artefacts.missing(folder, asked) == []
@@ -306,13 +308,13 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path, undr
     kept = lines.read_text()
     lines.write_text("{}\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 1"):
-        report_mode.report(folder.path, [other.path])
+        write_report(folder.path, [other.path])
     assert not pathlib.Path(folder.file("comparison.json")).exists()  # without its page
     lines.write_text(kept)
-    report_mode.report(folder.path, [other.path])
+    write_report(folder.path, [other.path])
     compared = made.read_text(encoding="utf-8")
     assert "This run against other" in compared
-    report_mode.report(folder.path)  # the comparison stays
+    write_report(folder.path)  # the comparison stays
     assert made.read_text(encoding="utf-8") == compared
     found = json.loads(pathlib.Path(folder.file("comparison.json")).read_text())
     assert found["runs"] == [folder.path, other.path]
@@ -330,13 +332,13 @@ def test_a_report_is_asked_for_by_a_key_and_made_anew_by_the_mode(tmp_path, undr
     with pytest.raises(UserError, match="comparison.json holds nothing but null"):
         page_of(folder)
     pathlib.Path(folder.file("comparison.json")).unlink()
-    report_mode.report(folder.path)
+    write_report(folder.path)
     assert "This run against" not in made.read_text(encoding="utf-8")
     with Lock(folder.path), pytest.raises(UserError, match="is in use by process"):
-        report_mode.report(folder.path)
+        write_report(folder.path)
     pathlib.Path(folder.file("results.json")).unlink()
     with pytest.raises(UserError, match="holds no run that has ended: it has no results.json"):
-        report_mode.report(folder.path)
+        write_report(folder.path)
 
 
 def test_a_report_that_cannot_be_made_is_a_warning(tmp_path, caplog):
@@ -361,7 +363,7 @@ def test_every_chart_of_a_report_is_a_file_of_pdf_and_svg(tmp_path, caplog):
     folder = make_run(tmp_path / "run", "sentiment")
     add_extras(folder)
     other = make_run(tmp_path / "other", "sentiment")
-    report_mode.report(folder.path, [other.path], str(tmp_path / "figures"))
+    write_report(folder.path, [other.path], str(tmp_path / "figures"))
     made = {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
     drawn = [
         *("what-was-found-test-mae-smaller-is-better", "training-validation-mae"),
@@ -392,7 +394,7 @@ def test_every_chart_of_a_report_is_a_file_of_pdf_and_svg(tmp_path, caplog):
 
 DRAWN = """
 import hashlib, sys
-import msajax.experiment.run, msajax.cli.report
+import msajax.experiment.run, msajax.cli.finished
 assert not {"matplotlib", "PIL"} & sys.modules.keys()
 from msajax.report.charts import contributions
 files = contributions([("text", "0.5", 1.0), ("audio", "0.25", 0.5)]).files("name")
@@ -420,7 +422,7 @@ def test_figures_go_to_a_folder_that_is_no_run_and_replace_nothing_else(tmp_path
         (mine, "training-training-loss.svg is there already and is no figure of msajax"),
     ):
         with pytest.raises(UserError, match=said):
-            report_mode.report(folder.path, figures=str(place))
+            write_report(folder.path, figures=str(place))
         assert not report.exists() and [path.name for path in mine.iterdir()] == [
             "training-training-loss.svg"
         ]
@@ -502,20 +504,8 @@ def test_the_training_panel_says_what_is_lost_of_it(tmp_path, undrawn):
 WRONG = ["x", None, [], {}, -1, 10**400]
 
 
-def places(value, at=()):
-    """Yields where each value of JSON lies in another one, that one itself first."""
-    yield at
-    if isinstance(value, dict | list):
-        for key in value if isinstance(value, dict) else range(len(value)):
-            yield from places(value[key], (*at, key))
-
-
 def replaced(value, at, new):
-    if not at:
-        return new
-    copy = value.copy()
-    copy[at[0]] = replaced(value[at[0]], at[1:], new)
-    return copy
+    return refusals.replaced(value, at, lambda _: new)
 
 
 def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, undrawn):
@@ -532,7 +522,7 @@ def test_a_wrong_value_in_any_file_is_named_with_its_file(tmp_path, undrawn):
                 for metric in of.keys() - {"mae", "acc7"}:
                     del of[metric]
         of_file = {"data": value["data"]} if name == "config.json" else value
-        for k, at in enumerate(places(of_file)):
+        for k, at in enumerate([(), *places(of_file)]):
             some = (WRONG[k % len(WRONG)], WRONG[(k + 2) % len(WRONG)])  # of a file of many places
             for wrong in some if name in ("results.json", "run.json") else WRONG:
                 path.write_text(f"{json.dumps(replaced(value, at, wrong))}\n{rest}")

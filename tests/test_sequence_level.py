@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+from layer_formulas import dense, layer_norm
 
 from msajax.config import ModelConfig
 from msajax.layers.basic import Dropout
@@ -82,15 +83,6 @@ def awkward_masks(steps, anchor):
 
 # --- the model in float64, written from the specification: one sample at a time, and what a mask
 # --- hides is left out rather than masked
-
-
-def dense(params, x):
-    return x @ params["kernel"] + params["bias"]
-
-
-def layer_norm(params, x, eps):
-    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps)
-    return normal * params["scale"] + params["bias"]
 
 
 def attention(params, x, context, added=0.0):

@@ -6,13 +6,13 @@ And where each of these models drops out in training.
 import collections
 import dataclasses
 import functools
-import importlib.util
 import pathlib
 
 import jax
 import numpy as np
 import pytest
 import scipy.special
+from launching import load_file
 from layer_formulas import gelu, layer_norm, random_params
 
 from msajax.config import from_config_dict, outside_ranges
@@ -32,10 +32,7 @@ MASK = np.array([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1]], bool)
 
 def experiment(name: str):
     """An experiment file as a module."""
-    spec = importlib.util.spec_from_file_location(name, CONFIGS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_file(CONFIGS / f"{name}.py")
 
 
 @functools.cache

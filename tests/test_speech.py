@@ -14,11 +14,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from pretrained_folders import SPEECH, encode_sound, random_tensors, write_folder
 from tiny import tiny_config
 
+from msajax.cli.bundles import export
 from msajax.cli.corpora import embed
 from msajax.cli.explain import explain_run
-from msajax.cli.export import export
+from msajax.cli.finished import measure_robustness
 from msajax.cli.predict import predict as predict_corpus
-from msajax.cli.robustness import measure_robustness
 from msajax.config import Config, ModelConfig, OptimConfig
 from msajax.corpus.corpus import Split
 from msajax.corpus.formats import open_corpus
@@ -186,9 +186,8 @@ def test_a_folder_says_whether_waveforms_are_normalised(tmp_path):
         file.write_text(json.dumps({"sampling_rate": 16_000} | content))
         folder = open_folder(path)
         assert folder.architecture.normalizes == normalizes
-        assert architecture_from_dict(json.loads(json.dumps(folder.architecture.to_dict()))) == (
-            folder.architecture
-        )
+        stored = json.dumps(dataclasses.asdict(folder.architecture))
+        assert architecture_from_dict(json.loads(stored)) == folder.architecture
         digests.append(folder.digest)
     assert len(set(digests)) == 3
     file.write_text('{"sampling_rate": 8000}')

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from refusals import refusal
 
 from msajax.config import Config, DataConfig, ModelConfig
 from msajax.corpus.corpus import Source, Split
@@ -231,9 +232,7 @@ def test_lengths_are_checked_of_the_union():
     preparation = fit(corpus_of({"train": train}), PLAIN, MODEL)
     check_split(fits, preparation)
     for refuse in (check_split, prepare):
-        with pytest.raises(UserError) as caught:
-            refuse(longer, preparation)
-        assert str(caught.value) == (
+        assert refusal(refuse, longer, preparation) == (
             "1 sequence(s) of 'text', 'audio', aligned, are longer than the model's 4 steps, the "
             "first that of 's0' with 6: --config.data.truncate=first, last or uniform keeps as "
             "many of each, at prediction too (in Python bundle.with_data(truncate='last')); a "
@@ -305,9 +304,7 @@ def test_what_cannot_be_aligned_is_refused_by_name():
     uneven = {**T4, "audio": 9}
     for splits in ({"train": uneven}, {"train": T4, "test": uneven}):
         corpus = corpus_with(**splits)
-        with pytest.raises(UserError) as caught:
-            fit(corpus, data, MODEL)
-        assert str(caught.value) == (
+        assert refusal(fit, corpus, data, MODEL) == (
             f"data.alignment = aligned: c: {list(splits)[-1]}: text, audio, video have 4, 9, 4 "
             "steps; auto aligns only what shares its steps, unaligned nothing."
         )
@@ -374,9 +371,8 @@ def predicted(monkeypatch) -> list[Split]:
 
 def test_members_with_unequal_steps_are_refused_at_prediction(predicted):
     bundle = bundle_of(corpus_with(train=T4))
-    with pytest.raises(UserError) as caught:
-        predicting.predict_corpus(bundle, corpus_with(test={**T4, "audio": 3}), "all", "out.csv")
-    assert str(caught.value) == (
+    asked = bundle, corpus_with(test={**T4, "audio": 3}), "all", "out.csv"
+    assert refusal(predicting.predict_corpus, *asked) == (
         "Modalities text, audio, video have 4, 3, 4 steps here, but the model was trained with "
         "them aligned, step by step: give it a corpus that is, or train with data.alignment = "
         "unaligned."

@@ -1,6 +1,5 @@
 """Whole runs of every task: what they report, what their files hold, and how they begin."""
 
-import csv
 import dataclasses
 import io
 import json
@@ -16,14 +15,14 @@ import pytest
 import scipy.stats
 import sklearn.metrics
 from rich.console import Console
-from tiny import tiny_config
+from tiny import rows_of, tiny_config
 
 import msajax
+from msajax.cli.bundles import run_generate
 from msajax.cli.evaluate import evaluate_predictions, evaluate_run
-from msajax.cli.generate import run as run_generate
+from msajax.cli.finished import measure_robustness
 from msajax.cli.options import Options
 from msajax.cli.predict import predict as predict_corpus
-from msajax.cli.robustness import measure_robustness
 from msajax.config import Config
 from msajax.corpus.corpus import Split
 from msajax.corpus.formats import open_corpus
@@ -162,11 +161,6 @@ def run_of(tmp_path_factory):
         return done[name]
 
     return get
-
-
-def rows_of(path: pathlib.Path) -> list[dict[str, str]]:
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, strict=True))
 
 
 def table(rows: list[dict[str, str]], *columns: str) -> np.ndarray:

@@ -17,9 +17,9 @@ from tiny_text import PIECES, WORDPIECE
 
 from msajax.cli.corpora import convert, embed
 from msajax.cli.explain import explain_corpus
+from msajax.cli.finished import measure_robustness
 from msajax.cli.inspect import inspect_model
 from msajax.cli.predict import predict as predict_corpus
-from msajax.cli.robustness import measure_robustness
 from msajax.config import Config, DataConfig
 from msajax.corpus.formats import open_corpus
 from msajax.encoders.folder import open_folder

@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refusal
 from tiny_text import PIECES, TOKENIZERS, WORDPIECE, altered
 from tokenizers.implementations import BertWordPieceTokenizer
 
@@ -140,9 +141,7 @@ def test_a_vocabulary_is_read_as_bert_reads_it(tmp_path, given, own):
     ],
 )
 def test_a_vocabulary_that_is_none_is_refused(vocabulary, given, message):
-    with pytest.raises(UserError) as error:
-        json_of_vocabulary(vocabulary, given, "v")
-    assert message in str(error.value)
+    assert message in refusal(json_of_vocabulary, vocabulary, given, "v")
 
 
 # --- bad files ---

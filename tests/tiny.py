@@ -1,5 +1,6 @@
 """A run that is small enough to compile in seconds, for the tests that need one."""
 
+import csv
 import dataclasses
 import json
 import pathlib
@@ -13,8 +14,7 @@ from msajax.experiment.run import build, open_sources
 from msajax.runs.folder import RunFolder
 from msajax.training.loop import Trained, train_groups
 from msajax.training.optimizers import Optimizer, make_optimizer
-from msajax.training.rates import Rates, make_rates
-from msajax.training.step import Recipe
+from msajax.training.step import Rates, Recipe, make_rates
 
 # One modality of one step: a program that compiles in a second, for tests of many processes.
 SMALLEST = {
@@ -87,3 +87,15 @@ def lines_of(folder: pathlib.Path) -> list[dict]:
     """metrics.jsonl without the wall clock, which is outside every equality."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def rows_of(path: pathlib.Path) -> list[dict[str, str]]:
+    """The rows of a CSV."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, strict=True))
+
+
+def snapshot(folder: pathlib.Path) -> dict:
+    """What every file of a folder holds, and when it was written."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}

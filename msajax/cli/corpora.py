@@ -73,7 +73,7 @@ def embed(path: str, config: Config, output: str) -> list[Embedding]:
     corpus = open_own_or_fold(path, config.reading)
     corpus.verify()
     load_jax()
-    from msajax.inference.embed import embedding_of, make_embedder
+    from msajax.inference.embed import make_embedder
     from msajax.runtime import devices
 
     devices.configure_jax(config.train)
@@ -84,7 +84,8 @@ def embed(path: str, config: Config, output: str) -> list[Embedding]:
         if m == "text":
             of_text = {"pool": model.text_pool, "special": model.text_special}
             of_text |= {"max_len": model.max_len, "truncate": config.data.truncate}
-        embeddings.append(embedding_of(folder, modality=m, **of_text))
+        a = folder.architecture
+        embeddings.append(Embedding(folder.digest, a.kind, a.width, modality=m, **of_text))
     announce.now("Embedding")
     for embedding in embeddings:
         corpus = with_embedded(

@@ -72,7 +72,7 @@ def explain_run(
             be explained.
     """
     check_run(workdir, "explain")
-    from msajax.cli.finished_run import adding
+    from msajax.cli.finished import adding
     from msajax.report.explanation.explain import explain, output_of
     from msajax.results.finished import open_finished
 

@@ -17,7 +17,7 @@ from msajax.corpus.formats import open_own_or_fold
 from msajax.corpus.steps import describe_groups
 from msajax.errors import OK, UserError
 from msajax.preparation import inspection
-from msajax.preparation.lost import describe_reading
+from msajax.preparation.lost import describe_counts
 from msajax.results import legend
 from msajax.runtime.targets import Target, parse_target
 from msajax.tasks import Task
@@ -59,7 +59,7 @@ def print_corpus(report: dict[str, Any], console: Console) -> None:
         say(f"labels: {task['kind']} of {', '.join(task['names'])}")
     for what, key in (("repeated ids", "repeated_ids_in"), ("identical samples", "identical")):
         say(f"{what}: {', '.join(f'{count} in {where}' for where, count in report[key].items())}")
-    if repaired := describe_reading(report["repairs"]):
+    if repaired := describe_counts(report["repairs"]):
         say(f"repaired as it was read: {repaired}")
     if manifest := report["manifest"]:
         say(f"made of {len(manifest['sources'])} recordings by {describe_making(manifest)}")

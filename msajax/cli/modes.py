@@ -192,15 +192,15 @@ def run_mode(options: Options, console: Console) -> int:
         case "table":
             from msajax.cli.compare import table as run
         case "robustness":
-            from msajax.cli.robustness import run
+            from msajax.cli.finished import run_robustness as run
         case "report":
-            from msajax.cli.report import run
+            from msajax.cli.finished import run_report as run
         case "predict":
             from msajax.cli.predict import run
         case "generate":
-            from msajax.cli.generate import run
+            from msajax.cli.bundles import run_generate as run
         case "export":
-            from msajax.cli.export import run
+            from msajax.cli.bundles import run_export as run
         case "explain":
             from msajax.cli.explain import run
         case "inspect":

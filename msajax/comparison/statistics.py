@@ -79,26 +79,6 @@ class Pair(NamedTuple):
             return metric.value(self.first, self.targets), metric.value(self.second, self.targets)
 
 
-def paired_test(
-    first: NDArray, second: NDArray, labels: NDArray, ids: Sequence[str], task: Task, metric: str
-) -> PairedTest:
-    """Tests whether two runs on the same samples differ in a metric, as `paired_tests` does.
-
-    Args:
-        first: the scores of a run, `[S, N, K]`.
-        second: the scores of another, `[R, N, K]`.
-        labels: `[N, L]`.
-        metric: a name that the task reports.
-
-    Raises:
-        ValueError: if shapes differ, or the task does not report the metric.
-    """
-    if metric not in task.reported:
-        raise ValueError(f"{metric!r} is none of {', '.join(task.reported)}")
-    pair = Pair.of(first, second, labels, ids, task)
-    return paired_tests(pair, {metric: task.reported[metric]})[metric]
-
-
 def paired_tests(pair: Pair, chosen: Mapping[str, Metric]) -> dict[str, PairedTest]:
     """Tests for each metric whether two runs on the same samples differ in it.
 

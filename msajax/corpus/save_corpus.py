@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from msajax.checks import number_of
 from msajax.config import ModelConfig
 from msajax.corpus.corpus import (
     SPLIT_NAMES,
@@ -482,7 +483,7 @@ def _read_classes(values: Sequence[Any], column: str, classes: Any, known: np.nd
                 "but text in other rows: expected names of classes, or numbers alone."
             )
     there = sorted({value for value, is_known in zip(values, known, strict=True) if is_known})
-    if all(map(_is_number, there)):
+    if all(number_of(text, None) is not None for text in there):
         raise UserError(
             f"Column {column!r} of labels holds numbers as text, as {there[0]!r}: make numbers of "
             "them, as by .astype(float)."
@@ -501,14 +502,6 @@ def _read_classes(values: Sequence[Any], column: str, classes: Any, known: np.nd
     numbers = {name: k for k, name in enumerate(names)}
     coded = [[numbers[v] if ok else np.nan] for v, ok in zip(values, known, strict=True)]
     return _Labels(np.array(coded, np.float64), known, tuple(names), True)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _labels_of(labels: _Labels | None, rows: np.ndarray, split: str) -> np.ndarray | None:

@@ -122,13 +122,9 @@ class Architecture:
             return self.relative.absolute
         return self.modern is None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Makes a JSON-ready form; `from_dict` reverses it."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Architecture":
-        """Rebuilds an architecture from `to_dict`, also after a trip through JSON."""
+        """Rebuilds an architecture from `dataclasses.asdict`, also after a trip through JSON."""
         values = dict(values)
         if values.get("modern") is not None:
             modern = dict(values["modern"])
@@ -194,9 +190,7 @@ def _relative(entries: Entries, positions: int) -> Relative:
     ok = buckets < 1 or (half > 0 and (farthest - 1 > half or positions - 1 <= half))
     requirement = f"must be 2 to {2 * (farthest - 2)}, or -1 for none"
     entries.require("position_buckets", ok, requirement)
-    norm = entries.content.get("norm_rel_ebd", "none")
-    ok = norm in ("none", "layer_norm")
-    entries.require("norm_rel_ebd", ok, "is not computed here, only none or layer_norm is")
+    norm = entries.refuse("norm_rel_ebd", "none", "layer_norm")
     return Relative(
         buckets=max(buckets, 0),
         farthest=farthest,

@@ -83,7 +83,7 @@ class PretrainedEncoder(nn.Module):
         self, layer: nn.Module, x: jax.Array, valid: jax.Array, shared: Any, *, train: bool
     ) -> jax.Array:
         """Applies a layer to `x` `[B, T, D]`, of which `valid` `[B, T]` are no padding."""
-        raise NotImplementedError
+        return layer(x, (valid,), shared, train=train)
 
     def finish(self, x: jax.Array) -> jax.Array:
         """Maps what the last layer wrote to the output."""

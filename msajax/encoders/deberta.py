@@ -167,12 +167,6 @@ class Deberta(PretrainedEncoder):
         a = self.architecture
         return RelativeEmbeddings(a, self.dtype, name="relative_embeddings")(rows)
 
-    def run_layer(
-        self, layer: nn.Module, x: jax.Array, valid: jax.Array, shared: Any, *, train: bool
-    ) -> jax.Array:
-        """Applies a layer."""
-        return layer(x, (valid,), shared, train=train)
-
 
 MODULE = Deberta
 

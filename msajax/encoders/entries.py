@@ -73,12 +73,16 @@ class Entries:
         self.require(key, ok, f"is not computed here; {', '.join(_ACTIVATIONS)} are")
         return _ACTIVATIONS[value]
 
-    def refuse(self, key: str, *computed: Any) -> None:
-        """Refuses every value of a key but those that are computed here; it may be missing."""
+    def refuse(self, key: str, *computed: Any) -> Any:
+        """Returns the value of a key, which is the first one where it is missing.
+
+        Refuses every value but those that are computed here.
+        """
         value = self.content.get(key, computed[0])
         same = any(type(value) is type(one) and value == one for one in computed)
         names = " or ".join(str(one).lower() for one in computed)
         self.require(key, same, f"is not computed here, only {names} is")
+        return value
 
     def require(self, key: str, ok: bool, requirement: str) -> None:
         """Raises `UserError` with a key, its value, shortened, and the requirement unless `ok`."""

@@ -15,8 +15,8 @@ import safetensors
 
 from msajax.encoders.table import KINDS, AnyArchitecture, read_architecture
 from msajax.encoders.tokens import json_of_vocabulary
-from msajax.errors import UserError, first_line
-from msajax.files import meant, read_json
+from msajax.errors import UserError, first_line, reading
+from msajax.files import digest_of, meant, read_json
 
 _CONFIG, _TOKENIZER, _VOCABULARY = "config.json", "tokenizer.json", "vocab.txt"
 _TOKENIZER_SETTINGS, _PREPROCESSOR = "tokenizer_config.json", "preprocessor_config.json"
@@ -87,12 +87,8 @@ class Folder:
         digest = hashlib.sha256()
         for name in names:
             path = os.path.join(self.path, name)
-            try:
-                with open(path, "rb") as file:
-                    one = hashlib.file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                raise UserError(f"{path} cannot be read: {error.strerror}.") from error
-            digest.update(f"{name} {one}\n".encode())
+            with reading(path):
+                digest.update(f"{name} {digest_of(path)}\n".encode())
         return digest.hexdigest()
 
     @functools.cached_property

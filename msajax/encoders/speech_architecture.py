@@ -74,15 +74,11 @@ class SpeechArchitecture:
         entries.refuse("feat_extract_activation", "gelu")
         width = entries.whole("hidden_size", 1, 2**16)
         heads = entries.whole("num_attention_heads", 1, 2**12)
-        entries.require(
-            "num_attention_heads", width % heads == 0, f"must divide hidden_size = {width}"
-        )
-        groups = entries.whole("num_conv_pos_embedding_groups", 1, 2**16, 16)
         requirement = f"must divide hidden_size = {width}"
+        entries.require("num_attention_heads", width % heads == 0, requirement)
+        groups = entries.whole("num_conv_pos_embedding_groups", 1, 2**16, 16)
         entries.require("num_conv_pos_embedding_groups", width % groups == 0, requirement)
-        norm = entries.content.get("feat_extract_norm", "group")
-        ok = norm in ("group", "layer")
-        entries.require("feat_extract_norm", ok, "is not computed here, only group or layer is")
+        norm = entries.refuse("feat_extract_norm", "group", "layer")
         has_flag = kind == "hubert"  # the others always have this norm
         return cls(
             kind=kind,
@@ -143,13 +139,9 @@ class SpeechArchitecture:
         """Puts into words what a step is that it reads."""
         return f"sound, {1000 * self.hop / SAMPLE_RATE:g} ms a step"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Makes a JSON-ready form; `from_dict` reverses it."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SpeechArchitecture":
-        """Rebuilds an architecture from `to_dict`, also after a trip through JSON."""
+        """Rebuilds an architecture from `dataclasses.asdict`, also after a trip through JSON."""
         convolutions = tuple(map(tuple, values["convolutions"]))
         return cls(**{**values, "convolutions": convolutions})
 

@@ -79,5 +79,5 @@ def read_architecture(content: Any, where: str) -> AnyArchitecture:
 
 
 def architecture_from_dict(values: Mapping[str, Any]) -> AnyArchitecture:
-    """Rebuilds an architecture from its `to_dict`, also after a trip through JSON."""
+    """Rebuilds an architecture from `dataclasses.asdict`, also after a trip through JSON."""
     return KINDS[values["kind"]].architecture.from_dict(values)

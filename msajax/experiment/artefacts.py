@@ -4,7 +4,6 @@ A run that ended before there was an artefact gets it when its train command is 
 """
 
 import logging
-import os
 from collections.abc import Callable
 
 from msajax import announce
@@ -48,12 +47,6 @@ def make_missing(folder: RunFolder, config: Config) -> list[str]:
     names = missing(folder, config)
     processes.of_first(lambda: _make(folder, names))
     return names
-
-
-def make_anew(folder: RunFolder, name: str) -> None:
-    """Makes an artefact again if it is there, because the folder holds more that it tells of."""
-    if os.path.exists(folder.file(name)):
-        _make(folder, [name])
 
 
 def _make(folder: RunFolder, names: list[str]) -> None:

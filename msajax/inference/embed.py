@@ -39,12 +39,6 @@ _STEP = 16  # lengths of batches are multiples of it, so that there are few prog
 _SAY_SECONDS = 10.0  # between two lines of progress
 
 
-def embedding_of(folder: Folder, **settings: Any) -> Embedding:
-    """Describes what a folder's encoder makes; settings are those of `Embedding`."""
-    a = folder.architecture
-    return Embedding(digest=folder.digest, kind=a.kind, width=a.width, **settings)
-
-
 def make_embedder(folder: Folder, embedding: Embedding) -> Callable[..., Split]:
     """Returns what makes features of splits with a folder's encoder: `(split, name="") -> split`.
 

@@ -58,11 +58,6 @@ def sinusoids(length: int, model_dim: int) -> np.ndarray:
     return np.where(columns % 2 == 0, np.sin(angles), np.cos(angles)).astype(np.float32)
 
 
-def add_sinusoids(x: jax.Array) -> jax.Array:
-    """Adds the sinusoidal table to `x` `[B, T, D]`."""
-    return x + jnp.asarray(sinusoids(*x.shape[1:]), x.dtype)
-
-
 # Lo and hi of a band in Hz, age in years, gender (0 or 1), in this order. They are the first
 # features of a step, so that a file needs no other array.
 DROFE_FEATURES = 4

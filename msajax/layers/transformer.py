@@ -11,7 +11,7 @@ from msajax.layers.attention import MultiHeadAttention, causal_mask
 from msajax.layers.basic import NORMS, Dropout, FeedForward, TokenEmbedding
 from msajax.layers.heads import Arrays, pool
 from msajax.layers.linear import AffineLayer
-from msajax.layers.positions import DROFE_FEATURES, LearnedPositions, add_sinusoids, drofe
+from msajax.layers.positions import DROFE_FEATURES, LearnedPositions, drofe, sinusoids
 from msajax.layers.recurrent import Recurrence
 
 
@@ -220,7 +220,7 @@ class ModalityEncoder(nn.Module):
             if c.positions == "learned":
                 x = LearnedPositions(self.max_len, c.position_init, name="positions")(x)
             elif c.positions == "sinusoidal":
-                x = add_sinusoids(x)
+                x = x + jnp.asarray(sinusoids(*x.shape[1:]), x.dtype)
             begin = 0, Dropout(c.rate("projection_dropout"))(x, train=train)
         first, x = begin
         masks, layers = self_masks(c, mask, attention_mask), range(first, c.n_layers_mod)

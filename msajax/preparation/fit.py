@@ -15,11 +15,11 @@ from msajax.corpus.demands import require_modalities, require_words
 from msajax.corpus.labels import as_targets, label_kind
 from msajax.corpus.on_demand import moments
 from msajax.corpus.steps import Groups, find_groups, movers, readable_steps, step_masks, table_sizes
+from msajax.encoders.folder import Folder
 from msajax.encoders.speech_architecture import SpeechArchitecture
 from msajax.errors import UserError
 from msajax.preparation.lost import count_hidden, nothing_read, require_little_lost
 from msajax.preparation.pieces import (
-    Encoder,
     Sizes,
     TextSource,
     find_source,
@@ -113,7 +113,7 @@ def fit(
     corpus: Corpus,
     data: DataConfig,
     model: ModelConfig,
-    encoders: Mapping[str, Encoder] = MappingProxyType({}),
+    encoders: Mapping[str, Folder] = MappingProxyType({}),
 ) -> Preparation:
     """Chooses the run's modalities and measures them on the training split alone.
 
@@ -235,7 +235,7 @@ def fit(
     )
 
 
-def require_suited(encoders: Mapping[str, Encoder]) -> None:
+def require_suited(encoders: Mapping[str, Folder]) -> None:
     """Raises `UserError` for an encoder of sound for the text, or one of text for another modality.
 
     It says which key names the folder.

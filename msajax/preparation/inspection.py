@@ -39,12 +39,13 @@ from msajax.corpus.steps import (
 )
 from msajax.errors import UserError, printable
 from msajax.preparation.lost import (
+    REPAIRS,
     Lost,
     count_hidden,
     count_in_full,
     count_without_any,
+    describe,
     describe_empty,
-    describe_repairs,
 )
 from msajax.tasks import TASKS
 from msajax.tasks.regression import Regression
@@ -338,7 +339,7 @@ def _warnings(report: dict[str, Any], groups: Groups, data: DataConfig) -> list[
             for m in members:
                 facts = split["modalities"].get(m)
                 if facts and facts["hidden"]:
-                    told = describe_repairs({m: {"hidden_steps": facts["hidden"]}}, 0)
+                    told = describe({m: {"hidden_steps": facts["hidden"]}}, REPAIRS)
                     found.append(f"{name}/{told}.")
                 if facts and facts["non_finite"]:
                     found.append(

@@ -211,7 +211,7 @@ def count_without_any(masks: Mapping[str, np.ndarray]) -> int:
     return len(has_any) - int(np.count_nonzero(has_any))
 
 
-_REPAIRS = {
+REPAIRS = {
     "non_finite": "{count} value(s) that were not finite, or beyond 1e6, are 0",
     "clipped": "{count} value(s) beyond +-{clip:g} standard deviations are clipped",
     "nan_padding": "{count} step(s) of NaN alone before or behind their sequence are padding",
@@ -225,7 +225,7 @@ _REPAIRS = {
     "one_sided_matrices": "{count} matrices are not symmetric, and read above the diagonal alone",
     "clipped_labels": "{count} label(s) outside [-3, 3] are clipped",
 }
-_LOSSES = {
+LOSSES = {
     "lost_steps": "{count} stored step(s) that are not zero are not read",
     "emptied_samples": "which leaves {count} sample(s) without it",
     "wordless_steps": "{count} stored step(s) at no word are not read",
@@ -235,28 +235,31 @@ _LOSSES = {
 Counts = Mapping[str, Mapping[str, int]]  # {modality: {kind: count}}, as `prepare` returns them
 
 
-def describe_repairs(made: Counts, clip: float) -> str:
-    """Says what was repaired: "audio: 3 value(s) that were not finite, or beyond 1e6, are 0".
+def describe(made: Counts, phrases: Mapping[str, str], clip: float = 0) -> str:
+    """Says what there is of `REPAIRS`, or of `LOSSES`.
 
-    The sentence lacks its full stop; it is "" if nothing was repaired. `clip` is the bound of
-    standardised features.
+    "audio: 3 value(s) that were not finite, or beyond 1e6, are 0" lacks its full stop; it is "" if
+    there is nothing. `clip` is the bound of standardised features.
     """
-    return _by_modality(made, _REPAIRS, clip)
+    found = {m: describe_counts(counts, phrases, clip) for m, counts in made.items()}
+    return "; ".join(f"{m}: {told}" for m, told in found.items() if told)
 
 
-def describe_losses(made: Counts) -> str:
-    """Says what is not read, as `describe_repairs` says what was repaired; "" if all is."""
-    return _by_modality(made, _LOSSES, 0)
-
-
-def describe_reading(made: Mapping[str, int]) -> str:
-    """Says what the reader of a file repaired, `{kind: count}`; "" if nothing."""
-    return _clauses(made, _REPAIRS, 0)
+def describe_counts(
+    counts: Mapping[str, int], phrases: Mapping[str, str] = REPAIRS, clip: float = 0
+) -> str:
+    """Says the same of `{kind: count}`, as of what the reader of a file repaired."""
+    told = []
+    for kind, count in counts.items():
+        words = (REPAIRS | LOSSES)[kind]  # a KeyError for a kind that no phrase was written for
+        if count and kind in phrases:
+            told.append(words.format(count=count, clip=clip))
+    return ", ".join(told)
 
 
 def say_repairs(split: str, made: Counts, clip: float) -> None:
     """Logs what was repaired in a split, if anything was."""
-    if told := describe_repairs(made, clip):
+    if told := describe(made, REPAIRS, clip):
         logger.warning("Repaired in %s: %s.", split, told)
 
 
@@ -268,7 +271,7 @@ def say_prepared(name: str, split: Split, made: Counts, clip: float) -> None:
 
 def say_lost(split: str, made: Counts, without_any: int, size: int) -> None:
     """Logs what a split loses, and how many of its `size` samples have no modality at all."""
-    if told := describe_losses(made):
+    if told := describe(made, LOSSES):
         logger.warning("Lost in %s: %s.", split, told)
     if without_any:
         logger.warning("%s", describe_empty(split, without_any, size))
@@ -281,17 +284,3 @@ def describe_empty(split: str, empty: int, size: int) -> str:
         f"{split}: {empty} of {size} {verb} no valid step in any modality: {whose} score is that "
         "of an empty input."
     )
-
-
-def _by_modality(made: Counts, phrases: Mapping[str, str], clip: float) -> str:
-    found = {m: _clauses(counts, phrases, clip) for m, counts in made.items()}
-    return "; ".join(f"{m}: {told}" for m, told in found.items() if told)
-
-
-def _clauses(counts: Mapping[str, int], phrases: Mapping[str, str], clip: float) -> str:
-    told = []
-    for kind, count in counts.items():
-        words = (_REPAIRS | _LOSSES)[kind]  # a KeyError for a kind that no phrase was written for
-        if count and kind in phrases:
-            told.append(words.format(count=count, clip=clip))
-    return ", ".join(told)

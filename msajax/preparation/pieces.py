@@ -9,7 +9,7 @@ words, the prepared step of its word.
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from msajax.corpus.steps import (
     union,
 )
 from msajax.encoders.architecture import Architecture
+from msajax.encoders.folder import Folder
 from msajax.encoders.tokens import NOTHING, Pieces, Tokenizer
 from msajax.errors import UserError
 
@@ -357,19 +358,8 @@ _SAID = {
 }
 
 
-class Encoder(Protocol):
-    """Stands for an opened folder of a pretrained encoder; `encoders.folder.Folder` is one."""
-
-    path: str
-    architecture: Any
-    tokenizer: str
-
-    def require_tokenizer(self) -> str:
-        """Returns `tokenizer`; raises `UserError` without one."""
-
-
 def find_source(
-    path: str, train: Split, data: DataConfig, model: ModelConfig, encoder: Encoder
+    path: str, train: Split, data: DataConfig, model: ModelConfig, encoder: Folder
 ) -> TextSource:
     """Decides what the text of a pretrained encoder is made of.
 
@@ -410,7 +400,7 @@ def named(modality: str, folder: str) -> str:
     return f"model.encoders = {modality}={folder}"
 
 
-def require_fit(encoder: Encoder, max_len: int) -> None:
+def require_fit(encoder: Folder, max_len: int) -> None:
     """Raises `UserError` for a tokenizer that does not fit its encoder.
 
     It has more pieces than the encoder has embeddings, or adds so many special ones that no other

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msajax.checks import number_of
 from msajax.corpus.in_memory import as_list, is_missing
 from msajax.errors import UserError, nearest, printable, reading
 from msajax.recordings.timed import READERS
@@ -191,10 +192,7 @@ def _read_labels(
 def _seconds(text: str, other: float, where: str) -> float:
     if not text:
         return other
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
+    seconds = number_of(text)
     if not 0 <= seconds < 1e9:
         raise UserError(f"{where} is {printable(text)!r}: must be seconds, 0 or more.")
     return seconds

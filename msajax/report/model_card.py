@@ -5,6 +5,7 @@ same card: `templates/model_card.md`. Names come from files of others: the templ
 Markdown or YAML.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -75,7 +76,7 @@ def model_card(
     return fill(
         "model_card.md",
         markdown=markdown,
-        quoted=_yaml_string,
+        quoted=lambda text: json.dumps(_visible(text), ensure_ascii=False),  # YAML has such strings
         title=f"{bundle['model']['name']} of {' and '.join(spec.modalities)}",
         tags=["msajax", "jax", "flax", "multimodal", spec.label_kind, *spec.modalities],
         measured=measured,
@@ -141,12 +142,6 @@ def markdown(text: Any) -> str:
     text = _visible(" ".join(str(text).split()))
     text = re.sub(r"([\\`*_\[\]|~$!#])", r"\\\1", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _yaml_string(text: str) -> str:
-    """Writes text as a string of YAML."""
-    escaped = _visible(text).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def _code(text: str) -> str:

@@ -283,7 +283,7 @@ def best_and_worst(test: LabelledScores) -> Panel | None:
         ("Worst", [_sample(test, i, ends) for i in order[: -shown - 1 : -1]]),
         ("Best", [_sample(test, i, ends) for i in order[:shown]]),
     ]
-    ranked = test.task.ranked(test.names)
+    ranked = (len(test.names) > 1 and test.task.ranked_of_several) or test.task.ranked
     text = f"Of {len(order)} test samples, {ranked}; scores are means over random seeds."
     if test.texts is None:
         text += " The corpus has no transcripts."

@@ -8,7 +8,7 @@ from typing import Any
 
 from msajax.config.reading import changed_settings
 from msajax.corpus.corpus import describe_making
-from msajax.preparation.lost import describe_losses, describe_reading, describe_repairs
+from msajax.preparation.lost import LOSSES, REPAIRS, describe, describe_counts
 from msajax.report import charts
 from msajax.report.content import Content, reading, selection
 from msajax.report.page import Panel, shortened
@@ -118,9 +118,9 @@ def corpus(content: Content) -> Panel:
     with reading(_RUN_FILE, _RESTORE):
         for where, counts in content.run["repairs"].items():
             if where == "corpus":
-                where, said = "the file", describe_reading(counts)
+                where, said = "the file", describe_counts(counts)
             else:
-                parts = (describe_repairs(counts, clip), describe_losses(counts))
+                parts = (describe(counts, REPAIRS, clip), describe(counts, LOSSES))
                 said = "; ".join(filter(None, parts))
             if said:
                 repaired.append((where, said))

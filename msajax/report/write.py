@@ -39,10 +39,9 @@ def make(folder: RunFolder, comparison: Mapping[str, Any] | None = None, figures
     content = read_content(folder)
     if comparison is not None:
         content = dataclasses.replace(content, comparison=as_strict(comparison))
-    panels = panels_of(content)
-    text = _laid_out(content.results, panels)
+    text = page(content)
     if figures:
-        write_figures(figures, draw_figures(panels))
+        write_figures(figures, draw_figures(panels_of(content)))
     if comparison is not None:
         write_json(folder.file(manifest.COMPARISON), comparison)  # once it is known to have a page
     write_text(folder.file(manifest.REPORT), text)
@@ -95,11 +94,6 @@ def make_of_folds(workdir: str, folders: Sequence[RunFolder], figures: str = "")
     write_text(report, text)
 
 
-def page(content: Content) -> str:
-    """Returns the report of a run as HTML; the same content gives the same text."""
-    return _laid_out(content.results, panels_of(content))
-
-
 def panels_of(content: Content) -> list[Panel]:
     """Makes the panels of a run's report."""
     results, test = content.results, content.test
@@ -124,13 +118,14 @@ def panels_of(content: Content) -> list[Panel]:
     return [panel for panel in panels if panel]
 
 
-def _laid_out(results: Mapping[str, Any], panels: Sequence[Panel]) -> str:
-    corpus, seeds = results["corpus"], results["seeds"]
+def page(content: Content) -> str:
+    """Returns the report of a run as HTML; the same content gives the same text."""
+    results, corpus, seeds = content.results, content.results["corpus"], content.results["seeds"]
     file = os.path.basename(corpus["path"].rstrip("/")) or corpus["path"]
     sizes = (f"{corpus['sizes'][name]:,} {name}" for name in ("train", "valid", "test"))
     return render(
         f"{results['model']['name']} on {file}",
-        panels,
+        panels_of(content),
         eyebrow="msajax run",
         facts=[
             f"{results['model']['parameters']:,} parameters",

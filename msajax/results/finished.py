@@ -9,7 +9,7 @@ from msajax.corpus.labels import as_targets
 from msajax.errors import UserError
 from msajax.inference.bundle import Bundle, load
 from msajax.results import measure
-from msajax.runs.claim import corpus_path, read_run, require_corpus
+from msajax.runs.claim import corpus_path, read_run, require_corpus, require_ended
 from msajax.runs.folder import RunFolder
 from msajax.tasks import TASKS, Task, make_task
 
@@ -37,7 +37,7 @@ def open_finished(folder: RunFolder, *split_names: str) -> Finished:
         UserError: if the run has not ended, its numbers are those of another version, its corpus is
             gone or another one, or a split has no labels.
     """
-    folder.require_ended()
+    require_ended(folder.path)
     path = corpus_path(folder.path)
     read_run(folder.path)  # refuses a run of other numerics
     require_corpus(folder.path)

@@ -45,11 +45,6 @@ _WORDS = {
 }
 
 
-def curve_in_words(curve: Mapping[str, Any]) -> str:
-    """Puts what a curve is of into words."""
-    return _WORDS[curve["kind"]].format(" and ".join(curve["modalities"]))
-
-
 def print_robustness(report: Mapping[str, Any], console: Console) -> None:
     """Prints the content of a robustness.json: a row for each curve."""
     metric, seeds = report["metric"], len(report["seeds"])
@@ -64,7 +59,8 @@ def print_robustness(report: Mapping[str, Any], console: Console) -> None:
         cells = [legend.show(metric, points[rate]["mean"]) for rate in _SHOWN]
         cells += [interval(metric, points[_SHOWN[-1]])]
         cells += [legend.show(metric, curve["area"][metric])]
-        table.add_row(Text(curve_in_words(curve)), *map(Text, cells))
+        said = _WORDS[curve["kind"]].format(" and ".join(curve["modalities"]))
+        table.add_row(Text(said), *map(Text, cells))
     console.print(table)
     console.print()
     kinds = {curve["kind"] for curve in report["curves"]}
@@ -196,12 +192,6 @@ def begin(run: Finished) -> Robustness:
             curves.append(Curve("drop_steps", (m,)))
     curves += [Curve("noise", (m,)) for m in spec.modalities if spec.has_features(m)]
     return Robustness(run, split, intact, tuple(curves), _deviations(run))
-
-
-def without_noise(run: Finished) -> list[str]:
-    """Lists the modalities that take no noise, because they are no features."""
-    spec = run.bundle.preparation.spec
-    return [m for m in spec.modalities if not spec.has_features(m)]
 
 
 def _deviations(run: Finished) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ from msajax.config.registry import registered, warn_of_other_source
 from msajax.errors import UserError, writing
 from msajax.files import as_strict, read_json, strict_json, write_bytes, write_json, write_text
 from msajax.runs import manifest
-from msajax.runs.claim import refuse_other_run, require_ended, require_place
+from msajax.runs.claim import refuse_other_run, require_place
 from msajax.runtime import processes
 
 logger = logging.getLogger(__name__)
@@ -86,10 +86,6 @@ class RunFolder:
             return bool(os.listdir(self.bundle)) and self.read_results().get("epochs") == epochs
 
         return processes.of_first(ended)
-
-    def require_ended(self) -> None:
-        """Raises `UserError` for a folder without the results of a run."""
-        require_ended(self.path)
 
     def missing_artefacts(self) -> list[str]:
         """Returns the names of results that a run's folder lacks, or has empty, in their order.

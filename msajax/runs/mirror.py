@@ -31,7 +31,7 @@ from typing import Any
 
 from msajax.checks import is_url
 from msajax.errors import UserError
-from msajax.files import is_kept, scratch_folder
+from msajax.files import digest_of, is_kept, scratch_folder
 from msajax.runs import lock, manifest
 from msajax.runs.bucket import Bucket
 from msajax.runs.folder import KEPT
@@ -318,7 +318,7 @@ class Uploads:
         """Brings an object into its file here, if it is still there."""
         path = os.path.join(self._folder, name)
         if self.bucket.get(name, path):
-            self._digests[name] = _file_digest(path)
+            self._digests[name] = digest_of(path)
 
     def put_entry(self, entry: manifest.Entry) -> None:
         """Makes the bucket hold a file or folder as it is here; what is not here stays there.
@@ -332,7 +332,7 @@ class Uploads:
                 self._put_changed(name)
             return
         known = {n: digest for n, digest in self._digests.items() if _top(n) == entry.name}
-        if not here or known == {n: _file_digest(os.path.join(self._folder, n)) for n in here}:
+        if not here or known == {n: digest_of(os.path.join(self._folder, n)) for n in here}:
             return
         marker = f"{UPLOADING}/{entry.name}"
         self.write(marker, b"")
@@ -351,7 +351,7 @@ class Uploads:
             return  # without reading it, as it may be large
         with folder_beside(self._folder) as copies:
             copy = shutil.copyfile(path, os.path.join(copies, "file"))  # it may grow meanwhile
-            digest = _file_digest(copy)
+            digest = digest_of(copy)
             if self._digests.get(name) != digest:
                 self.put(copy, name)
                 self._digests[name] = digest
@@ -364,7 +364,7 @@ class Uploads:
         are replaced.
         """
         path = os.path.join(self._folder, manifest.RESULTS)
-        if os.path.exists(path) and _file_digest(path) == self._digests.get(manifest.RESULTS):
+        if os.path.exists(path) and digest_of(path) == self._digests.get(manifest.RESULTS):
             return
         there = self.bucket.names()
         for entry in manifest.derived():
@@ -419,8 +419,3 @@ class Uploads:
 def _top(name: str) -> str:
     """Returns the name at the top of a run's folder that an object or file is, or lies below."""
     return name.partition("/")[0]
-
-
-def _file_digest(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

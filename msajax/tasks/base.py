@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from msajax.checks import number_of
 from msajax.errors import UserError
 from msajax.metrics.calibration import Basis, Calibration
 from msajax.metrics.intervals import bootstrap
@@ -71,6 +72,8 @@ class Task:
         calibration: the class that is fitted to scores of validation; None for nothing.
         not_calibrated: begins a sentence about too few scores to calibrate.
         scores_are: says what `is_score` asks of the columns of scores.
+        ranked: says by what samples are ranked from best to worst.
+        ranked_of_several: says so of several outputs, where that is something else.
         floor_words: what `floors` returns, in words.
         reporters: the names by which `metrics.table` knows what the task reports.
         losses: what training may minimise by its name in `train.loss`, the usual one first:
@@ -92,6 +95,8 @@ class Task:
     calibration: ClassVar[Any] = None
     not_calibrated: ClassVar[str] = ""
     scores_are: ClassVar[str] = "finite numbers"
+    ranked: ClassVar[str]
+    ranked_of_several: ClassVar[str] = ""
     floor_words: ClassVar[Mapping[str, Floor]] = MappingProxyType(
         {
             "train_median": Floor(
@@ -196,11 +201,6 @@ class Task:
         return len(names)
 
     @staticmethod
-    def label_width(names: Sequence[str]) -> int:
-        """Counts the columns L of the targets of outputs of these names."""
-        return len(names)
-
-    @staticmethod
     def begins_at(labels: NDArray) -> NDArray | None:
         """Returns the outputs `[K]` that a model of training labels `[M, L]` begins with.
 
@@ -262,11 +262,6 @@ class Task:
     @staticmethod
     def errors(labels: NDArray, scores: NDArray) -> NDArray:
         """Measures how wrong scores `[N, K]` are against labels `[N, L]`; NaN where unknown."""
-        raise NotImplementedError
-
-    @staticmethod
-    def ranked(names: Sequence[str]) -> str:
-        """Says in words by what samples are ranked from best to worst."""
         raise NotImplementedError
 
     @staticmethod
@@ -349,10 +344,7 @@ def named_by(column: str) -> str | None:
 
 def finite(text: str) -> float:
     """Reads a finite number; raises `ValueError` for anything else."""
-    try:
-        value = float(text)
-    except (TypeError, ValueError):
-        value = np.nan
+    value = number_of(text)
     if not np.isfinite(value):
         has_comma = re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text or "")
         raise ValueError(f"not a finite number{': decimals have a point' if has_comma else ''}")

@@ -67,6 +67,7 @@ class Classification(Task):
     has_classes = True
     not_calibrated = "The probabilities have no temperature"
     scores_are = "the probabilities of the classes, from 0 to 1 and 1 in sum"
+    ranked = "by the probability of the true class"
 
     @classmethod
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Classification":
@@ -167,11 +168,6 @@ class Classification(Task):
         return told
 
     @staticmethod
-    def label_width(names: Sequence[str]) -> int:
-        """Counts one column: the number of the class."""
-        return 1
-
-    @staticmethod
     def label_columns(names: Sequence[str]) -> list[str]:
         """Names the true class and the most probable one."""
         return ["label", "predicted"]
@@ -220,11 +216,6 @@ class Classification(Task):
         """Measures -log of the probability of the true class."""
         with np.errstate(divide="ignore"):
             return -np.log(scores[np.arange(len(scores)), labels[:, 0].astype(int)])
-
-    @staticmethod
-    def ranked(names: Sequence[str]) -> str:
-        """Says by what samples are ranked."""
-        return "by the probability of the true class"
 
     @staticmethod
     def views(scored: ScoredSamples, is_sentiment: bool) -> Views:

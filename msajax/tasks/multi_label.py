@@ -117,6 +117,7 @@ class MultiLabel(Task):
     usual_selection = "binary_cross_entropy"
     not_calibrated = "The labels have no thresholds of their own"
     scores_are = "the probabilities of the labels, each from 0 to 1"
+    ranked = "by the probability of what is true, the mean over labels of its logarithm"
     floor_words = {
         **Task.floor_words,
         "majority": Floor(
@@ -218,11 +219,6 @@ class MultiLabel(Task):
         """Measures the mean over labels of -log of the probability of what is true."""
         of_true = np.where(labels > 0, scores, 1 - scores)
         return -np.log(np.maximum(of_true, np.finfo(np.float64).tiny)).mean(axis=1)
-
-    @staticmethod
-    def ranked(names: Sequence[str]) -> str:
-        """Says by what samples are ranked."""
-        return "by the probability of what is true, the mean over labels of its logarithm"
 
     @staticmethod
     def views(scored: ScoredSamples, is_sentiment: bool) -> Views:

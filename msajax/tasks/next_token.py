@@ -46,6 +46,7 @@ class NextToken(Task):
     explains = False
     continues_text = True
     own_names = ("negative_log_likelihood", "tokens")
+    ranked = "by nats per token"
 
     @classmethod
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "NextToken":
@@ -87,11 +88,6 @@ class NextToken(Task):
         """Measures nats per token."""
         nats, tokens = scores.T
         return np.where(tokens > 0, nats / np.maximum(tokens, 1), np.nan)
-
-    @staticmethod
-    def ranked(names: Sequence[str]) -> str:
-        """Says by what samples are ranked."""
-        return "by nats per token"
 
     @staticmethod
     def view_of(scored: ScoredSamples, i: int) -> SampleView:

@@ -78,6 +78,8 @@ class Regression(Task):
     reporters = ("sentiment", "scores", "outputs")
     usual_selection = "mae"
     not_calibrated = "The scores have no 90 % interval"
+    ranked = "by the distance of the score from the label"
+    ranked_of_several = "by the distance of scores from labels, the mean over outputs"
 
     @classmethod
     def of(cls, names: tuple[str, ...], train_labels: NDArray | None) -> "Regression":
@@ -162,13 +164,6 @@ class Regression(Task):
     def errors(labels: NDArray, scores: NDArray) -> NDArray:
         """Measures the distance from the label, a mean over several outputs."""
         return np.abs(scores - labels).mean(axis=1)
-
-    @staticmethod
-    def ranked(names: Sequence[str]) -> str:
-        """Says by what samples are ranked."""
-        if len(names) > 1:
-            return "by the distance of scores from labels, the mean over outputs"
-        return "by the distance of the score from the label"
 
     @staticmethod
     def views(scored: ScoredSamples, is_sentiment: bool) -> Views:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from msajax.errors import NonFiniteError
 from msajax.preparation.batches import EpochOrder
 from msajax.runtime.devices import Deal, Layout
 from msajax.training.state import RunState, StepMetrics
@@ -94,10 +93,3 @@ def failure_message(failures: Sequence[dict[str, Any]]) -> str:
         f"The numbers of {len(failures)} random seed(s) are no longer finite ({told}): lower "
         "optim.learning_rate, or set optim.clip_norm."
     )
-
-
-def require_a_seed(state: RunState, seeds: Sequence[int], layout: Layout) -> None:
-    """Raises `NonFiniteError` if every seed has failed."""
-    if (state.selection.failed_epoch > 0).all():
-        failures = describe_failures(state, seeds, layout)
-        raise NonFiniteError(f"{failure_message(failures)} The last checkpoint is kept.")

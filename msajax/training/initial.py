@@ -31,14 +31,6 @@ def with_initial(params: Any, initial: Mapping[str, np.ndarray]) -> Any:
     return flax.traverse_util.unflatten_dict(flat, sep="/")
 
 
-def slice_seeds(initial: Initial, shapes: Mapping[str, tuple[int, ...]], seeds: slice) -> Initial:
-    """Selects what some of the seeds begin with, of values that may have an axis of seeds."""
-    return {
-        path: values[seeds] if values.ndim > len(shapes[path]) else values
-        for path, values in initial.items()
-    }
-
-
 def shared_values(
     initial: Initial, shapes: Mapping[str, tuple[int, ...]], optim: OptimConfig
 ) -> Initial:

@@ -32,7 +32,6 @@ from msajax.training.failures import (
     failed_seeds,
     failure_message,
     nothing_left,
-    require_a_seed,
     tell_skipped,
 )
 from msajax.training.feed import Pace
@@ -223,8 +222,9 @@ def train_seeds(run: Run, *, others: bool = False) -> Trained:
                 progress.epoch_done(lines, selection.best_score * sign)
                 if run.after_epoch is not None and processes.is_first():
                     run.after_epoch(as_strict(lines))
-                if not others:
-                    require_a_seed(state, run.seeds, run.layout)
+                if not others and (selection.failed_epoch > 0).all():
+                    failures = failure_message(describe_failures(state, run.seeds, run.layout))
+                    raise NonFiniteError(f"{failures} The last checkpoint is kept.")
                 must_stop = saving.after_epoch(
                     state, bool(selection.stopped.all() or done >= pause_at)
                 )

@@ -31,8 +31,7 @@ from msajax.preparation.batches import Batch
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 from msajax.training.objective import Objective
-from msajax.training.rates import Rates
-from msajax.training.step import Recipe, begin, train_step
+from msajax.training.step import Rates, Recipe, begin, train_step
 
 _ROWS = 2  # of the batch that is traced, out of a split of three samples
 _SAMPLES = 3
@@ -106,8 +105,8 @@ def _trace(recipe: Recipe, rates: Rates, spec: CorpusSpec) -> None:
             raise UserError(f"The model's parameter {name} is {leaf.dtype}: it must be float32.")
     variables = {"params": params, **collections}
     _require_prediction(recipe.module.apply(variables, features, masks, train=False), spec)
-    names = spec.label_names
-    labels = np.zeros((_SAMPLES, TASKS[spec.label_kind].label_width(names)), np.float32)
+    columns = 1 if TASKS[spec.label_kind].has_classes else len(spec.label_names)  # of targets
+    labels = np.zeros((_SAMPLES, columns), np.float32)
     memory = recipe.model.memory.begin(labels, spec) if recipe.model.memory else {}
     for name, x in dict(memory).items():
         if np.shape(x)[:1] != (_SAMPLES,) and name not in recipe.model.memory.whole:

@@ -4,7 +4,6 @@ A task's loss is the task's own; a term beside it is a function here and an entr
 """
 
 import dataclasses
-import fnmatch
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from msajax.checks import is_finite_number
 from msajax.config import Config, TrainConfig
 from msajax.config.grammar import parse
 from msajax.errors import UserError, user_line
-from msajax.models.contract import BATCH, ROW, Model, Prediction, Stage, Term
+from msajax.models.contract import BATCH, ROW, Model, Prediction, Term
 from msajax.preparation.batches import Batch
 from msajax.tasks import TASKS
 
@@ -47,10 +46,6 @@ class Objective:
     """
 
     terms: Mapping[str, Term]
-
-    def counts_in(self, stage: Stage) -> tuple[bool, ...]:
-        """Says which terms count in a stage, in their order."""
-        return tuple(any(fnmatch.fnmatchcase(n, p) for p in stage.terms) for n in self.terms)
 
 
 def loss_of(kind: str, name: str, train: TrainConfig) -> Term:

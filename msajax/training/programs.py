@@ -20,9 +20,8 @@ from msajax.runtime.devices import Layout
 from msajax.spec import CorpusSpec
 from msajax.tasks import TASKS
 from msajax.training.packing import make_packing
-from msajax.training.rates import Rates
 from msajax.training.state import StepMetrics, TrainState
-from msajax.training.step import MOST_KEPT, Recipe, begin, train_step
+from msajax.training.step import MOST_KEPT, Rates, Recipe, begin, train_step
 
 _LARGEST_JOINED = 2**22  # parameters, whose gradients are copied to sum their squares at once
 

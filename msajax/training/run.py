@@ -24,13 +24,12 @@ from msajax.runtime.devices import Layout, make_layout
 from msajax.runtime.signals import StopRequest
 from msajax.spec import CorpusSpec
 from msajax.tasks import Task, make_task
-from msajax.training.initial import Initial, slice_seeds
+from msajax.training.initial import Initial
 from msajax.training.model_check import check_declaration, check_stages, one_sentence, trace_step
 from msajax.training.objective import Objective, balanced_weights, make_objective
 from msajax.training.optimizers import make_optimizer
 from msajax.training.progress import EpochProgress
-from msajax.training.rates import Rates, make_rates, structure_of
-from msajax.training.step import MOST_KEPT, Recipe
+from msajax.training.step import MOST_KEPT, Rates, Recipe, make_rates, structure_of
 from msajax.training.transforms import make_transforms
 
 # What a step is made of in config.train.
@@ -189,7 +188,10 @@ class Run:
             group = dataclasses.replace(train, first_seed=seeds[0], seeds=len(seeds))
             config = dataclasses.replace(self.config, train=group)
             profile = None if groups else self.profile
-            initial = slice_seeds(self.initial, self.shapes, of_group)
+            initial = {
+                path: values[of_group] if values.ndim > len(self.shapes[path]) else values
+                for path, values in self.initial.items()
+            }
             groups.append(
                 dataclasses.replace(self, config=config, initial=initial, profile=profile)
             )

@@ -13,7 +13,7 @@ from msajax.runtime.signals import StopRequest
 from msajax.training.initial import with_initial
 from msajax.training.programs import Programs
 from msajax.training.run import Run
-from msajax.training.state import EpochSoFar, RunState, have_stopped, init_epoch, init_selection
+from msajax.training.state import EpochSoFar, RunState, StepMetrics, have_stopped, init_selection
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,10 @@ def first_state(run: Run, programs: Programs) -> RunState:
 
 def next_epoch(run: Run) -> EpochSoFar:
     """Makes the record of an epoch before its first step."""
-    return init_epoch(len(run.seeds), run.steps, len(run.objective.terms))
+    shape = len(run.seeds), run.steps
+    each, of_terms = np.zeros(shape), np.zeros((*shape, len(run.objective.terms)))
+    log = StepMetrics(of_terms, of_terms, each, each, each)
+    return EpochSoFar(step=np.int64(0), log=log, seconds=np.float64(0))
 
 
 def stopped_before(stop: StopRequest, is_ready: Callable[[float], bool]) -> bool:

@@ -129,16 +129,6 @@ class RunState:
         return int(self.selection.epoch) * steps + int(self.epoch.step)
 
 
-def init_epoch(seeds: int, steps: int, terms: int) -> EpochSoFar:
-    """Makes the record of an epoch before its first step, for an objective of T terms."""
-    each, of_terms = np.zeros((seeds, steps)), np.zeros((seeds, steps, terms))
-    return EpochSoFar(
-        step=np.int64(0),
-        log=StepMetrics(of_terms, of_terms, each, each, each),
-        seconds=np.float64(0),
-    )
-
-
 def init_selection(seeds: int) -> Selection:
     """Makes the selection before the first epoch."""
     zeros = np.zeros(seeds, np.int64)

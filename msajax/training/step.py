@@ -1,4 +1,9 @@
-"""Takes one training step of one random seed: a pure function."""
+"""Takes one training step of one random seed: a pure function.
+
+Rates are data of the compiled step, so that other numbers need no other program. A dropout rate, a
+decay or a clipping of 0 and what is frozen are structure, so that what is off costs nothing; groups
+of parameters are those of a pattern, whatever their values are.
+"""
 
 import dataclasses
 import fnmatch
@@ -10,21 +15,22 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.flatten_util import ravel_pytree
 
-from msajax.config import TrainConfig
-from msajax.layers.basic import RATES, rows_of_batch
+from msajax.config import Config, TrainConfig
+from msajax.config.grammar import as_on
+from msajax.layers.basic import RATES, dropout_numbers, rows_of_batch
 from msajax.layers.platform import platform
 from msajax.layers.prng import dropout_key, parameters_key
 from msajax.models.contract import Model, Prediction, Stage, init_variables, joined, without
 from msajax.preparation.batches import Batch, Progress
 from msajax.spec import CorpusSpec
 from msajax.training.objective import Objective, Sums, measure_terms, weights_before
-from msajax.training.optimizers import Optimizer, StepInfo
-from msajax.training.rates import Rates
+from msajax.training.optimizers import Optimizer, OptimizerRates, StepInfo
 from msajax.training.state import StepMetrics, TrainState
-from msajax.training.transforms import Transforms
+from msajax.training.transforms import Transforms, amounts, parse_transform
 
 MOST_KEPT = 8  # recipes whose compiled programs stay in memory, for the next run of the same one
 
@@ -74,7 +80,44 @@ class Recipe:
 
     def counts(self, stage: jax.Array | int) -> jax.Array:
         """Says which terms of the objective count in a stage, `[T]` bool."""
-        return jnp.array([self.objective.counts_in(one) for one in self.stages])[stage]
+        fits, names = fnmatch.fnmatchcase, self.objective.terms
+        found = [[any(fits(n, p) for p in one.terms) for n in names] for one in self.stages]
+        return jnp.array(found)[stage]
+
+
+class Rates(NamedTuple):
+    """Holds the numbers of a step.
+
+    Attributes:
+        optimizer: learning rates, warm-up, decay and clipping.
+        dropout: `{site: (uint32, float32)}`, as `dropout_numbers`, of sites whose rate is not 0.
+        transforms: `[K]` float32, the amount of each transform.
+    """
+
+    optimizer: OptimizerRates
+    dropout: dict[str, tuple[np.uint32, np.float32]]
+    transforms: np.ndarray
+
+
+def make_rates(config: Config, optimizer: OptimizerRates) -> Rates:
+    """Collects the numbers of an experiment's step, on the host."""
+    rates = config.model.dropout_rates
+    dropout = {site: dropout_numbers(rate) for site, rate in rates.items() if as_on(rate) > 0}
+    return Rates(optimizer, dropout, amounts(config.train.transforms))
+
+
+def structure_of(config: Config) -> Config:
+    """Puts one number for every rate that is not 0: experiments of one structure become equal."""
+    transforms = []
+    for entry in config.train.transforms:
+        name, modality, amount = parse_transform(entry)
+        transforms.append(f"{name}:{modality}={as_on(float(amount))}")
+    return dataclasses.replace(
+        config,
+        model=config.model.structure,
+        optim=config.optim.structure,
+        train=dataclasses.replace(config.train, transforms=tuple(transforms)),
+    )
 
 
 def begin(

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from msajax.checks import number_of
 from msajax.config import DataConfig
 from msajax.corpus.corpus import SPLIT_NAMES, SPLITS, Corpus, Source, Split, SplitHeader, is_finite
 from msajax.corpus.folds import SHARES, deal_by_shares, offer_folds, video_of
@@ -156,7 +157,7 @@ def _read_bands(folder: str) -> np.ndarray:
     """Reads the edges of the frequency bands in Hz, `[F, 2]` float64."""
     path = os.path.join(folder, _BANDS)
     rows = _read_table(path, _EDGES)
-    edges = np.array([[_as_float(row[name]) for name in _EDGES] for row in rows])
+    edges = np.array([[number_of(row[name]) for name in _EDGES] for row in rows])
     low, high = edges.T
     bad = ~((low >= 0) & (low < high) & (high < np.inf))
     if bad.any():
@@ -181,7 +182,7 @@ def _read_samples(folder: str) -> list[_Connectome]:
     # Each value by itself, then the file, which no other row may have.
     samples, id_of_file = [], {}
     for row in rows:
-        age, split, where = _as_float(row["age"]), row.get("split"), f"{path}: {row['id'][:100]!r}"
+        age, split, where = number_of(row["age"]), row.get("split"), f"{path}: {row['id'][:100]!r}"
         if not row["id"] or not row["id"].isprintable():
             raise UserError(f"{path}: {row['id'][:100]!r} is no id: give each row one to print.")
         if not 0 <= age <= _OLDEST:
@@ -252,14 +253,6 @@ def _read_table(path: str, columns: Sequence[str]) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def _as_float(text: str) -> float:
-    """Returns the number that a text is; NaN if it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
 # --- people and splits ---
 
 
@@ -327,7 +320,10 @@ def _read_labels(
     """
     texts = [sample.label for sample in samples]
     given = {text for text in texts if text}
-    numbers = {text: _as_number(text) for text in given}
+    numbers = {
+        text: int(text) if re.fullmatch(r"[+-]?[0-9]{1,15}", text) else number_of(text, None)
+        for text in given
+    }
     words = sorted(text for text, number in numbers.items() if number is None)
     if not words:
         if not all(isinstance(number, int) for number in numbers.values()):
@@ -347,13 +343,6 @@ def _read_labels(
     if not all(word.isprintable() for word in words):
         raise UserError(f"{table} has a label with characters that cannot be printed.")
     return [words.index(text) if text else None for text in texts], tuple(words)
-
-
-def _as_number(text: str) -> float | int | None:
-    try:
-        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,15}", text) else float(text)
-    except ValueError:
-        return None
 
 
 # --- matrices ---

@@ -45,6 +45,7 @@ from msajax.corpus.formats.pickled import list_folder
 from msajax.corpus.glove import WordVectors, read_vectors
 from msajax.corpus.labels import MOST_OUTPUTS, clip_sentiment, describe_labels
 from msajax.errors import UserError, reading
+from msajax.files import digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -182,9 +183,8 @@ def open_csd(folder: str | os.PathLike, data: DataConfig) -> Corpus:
     }
     digest = hashlib.sha256(json.dumps([folds, word_shift], sort_keys=True).encode())
     for name, sequence in sorted(parts.items()):
-        with reading(sequence.path), open(sequence.path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"\n{name} {found}".encode())
+        with reading(sequence.path):
+            digest.update(f"\n{name} {digest_of(sequence.path)}".encode())
     if vectors is not None:
         vectors.add_to(digest)
     said: set[str] = set()

@@ -33,7 +33,7 @@ from msajax.config.identity import NUMERICS
 from msajax.corpus.steps import movers
 from msajax.encoders.speech_architecture import SAMPLE_RATE
 from msajax.errors import UserError, first_line
-from msajax.files import json_text, replacing_folder
+from msajax.files import digest_of, json_text, replacing_folder
 from msajax.inference.bundle import Bundle
 from msajax.inference.export.preparation import as_pair, prepare
 from msajax.models.build import build_model
@@ -108,8 +108,7 @@ def write_export(bundle: Bundle, path: str) -> dict[str, Any]:
     with replacing_folder(path) as folder:
         parameters = os.path.join(folder, _PARAMETERS)
         write_npz(parameters, program.parameters)
-        with open(parameters, "rb") as file:
-            digests[_PARAMETERS] = hashlib.file_digest(file, "sha256").hexdigest()
+        digests[_PARAMETERS] = digest_of(parameters)
         manifest = _make_manifest(bundle, program, digests)
         files["manifest.json"] = json_text(manifest).encode()
         for name, content in files.items():

@@ -1,6 +1,8 @@
 """Holds the settings of the models of other authors; the configuration reads it without JAX."""
 
 import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 from msajax.checks import Settings, are_rates, at_least, one_of, require
@@ -17,14 +19,20 @@ class PeerSettings(Settings):
         section: begins the keys, such as `model.tfn`.
         compats: every value that `compat` may have.
         padding_by: those of them by which padding is read like any step.
+        least: the smallest values of those settings whose smallest is another.
+        heads_divide: the width that `num_heads` must divide; "" for none.
     """
 
     section: ClassVar[str]
     compats: ClassVar[tuple[str, ...]] = ("clean", "reference")
     padding_by: ClassVar[tuple[str, ...]] = ()
+    least: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    heads_divide: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         """Checks every setting; a subclass checks what it alone requires."""
+        for name, least in self.least.items():
+            at_least(self, self.section, least, name)
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if "compat" in values:
             one_of(self, f"{self.section}.compat", *self.compats)
@@ -32,6 +40,10 @@ class PeerSettings(Settings):
         at_least(self, self.section, 1, *sizes)
         at_least(self, self.section, 0, *(name for name in values if name.endswith("weight")))
         are_rates(self, self.section)
+        if self.heads_divide:
+            width = getattr(self, self.heads_divide)
+            requirement = f"must divide {self.section}.{self.heads_divide} = {width}"
+            require(self, f"{self.section}.num_heads", width % self.num_heads == 0, requirement)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -106,6 +118,7 @@ class CrossmodalSettings(PeerSettings):
     """
 
     padding_by = ("reference",)
+    heads_divide = "d_model"
 
     compat: str = "clean"
     d_model: int = 50
@@ -124,13 +137,6 @@ class CrossmodalSettings(PeerSettings):
     relu_dropout: float = 0.0
     residual_dropout: float = 0.0
     out_dropout: float = 0.5
-
-    def __post_init__(self) -> None:
-        """Checks every setting."""
-        super().__post_init__()
-        divides = self.d_model % self.num_heads == 0
-        requirement = f"must divide {self.section}.d_model = {self.d_model}"
-        require(self, f"{self.section}.num_heads", divides, requirement)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -284,6 +290,7 @@ class LmfSettings(PeerSettings):
 
     section = "model.lmf"
     padding_by = ("reference",)
+    least = MappingProxyType({"text_hidden": 2})
 
     compat: str = "clean"
     rank: int = 3
@@ -293,11 +300,6 @@ class LmfSettings(PeerSettings):
     text_dropout: float = 0.3
     audio_dropout: float = 0.3
     video_dropout: float = 0.3
-
-    def __post_init__(self) -> None:
-        """Checks every setting."""
-        at_least(self, "model.lmf", 2, "text_hidden")
-        super().__post_init__()
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -312,15 +314,11 @@ class MagSettings(PeerSettings):
     """
 
     section = "model.mag"
+    least = MappingProxyType({"beta_shift": 0})
 
     compat: str = "clean"
     beta_shift: float = 1.0
     gate_dropout: float = 0.3
-
-    def __post_init__(self) -> None:
-        """Checks every setting."""
-        super().__post_init__()
-        at_least(self, "model.mag", 0, "beta_shift")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -346,6 +344,7 @@ class MisaSettings(PeerSettings):
 
     section = "model.misa"
     padding_by = ("reference",)
+    heads_divide = "hidden"
 
     compat: str = "clean"
     hidden: int = 128
@@ -356,12 +355,6 @@ class MisaSettings(PeerSettings):
     diff_weight: float = 0.1
     sim_weight: float = 0.3
     recon_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Checks every setting."""
-        super().__post_init__()
-        requirement = f"must divide model.misa.hidden = {self.hidden}"
-        require(self, "model.misa.num_heads", self.hidden % self.num_heads == 0, requirement)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -450,6 +443,7 @@ class MmimSettings(PeerSettings):
     """
 
     section = "model.mmim"
+    least = MappingProxyType({"audio_out": 4, "video_out": 4})  # a quarter of them is projected
 
     compat: str = "clean"
     audio_lstm: int = 16
@@ -466,6 +460,5 @@ class MmimSettings(PeerSettings):
 
     def __post_init__(self) -> None:
         """Checks every setting."""
-        at_least(self, "model.mmim", 4, "audio_out", "video_out")  # a quarter of them is projected
         super().__post_init__()
         require(self, "model.mmim.first_share", 0 < self.first_share <= 1, "must lie in (0, 1]")

@@ -83,10 +83,6 @@ class SweepFolder:
                 f"{why}. Choose another --workdir, or --trials={planned}."
             )
 
-    def is_of(self, trials: int) -> bool:
-        """Says whether sweep.json is there and plans so many trials."""
-        return os.path.exists(self.file(SWEEP)) and self.read()["planned"] == trials
-
     def read(self) -> dict[str, Any]:
         """Reads sweep.json."""
         return read_json(self.file(SWEEP))
@@ -121,10 +117,6 @@ class SweepFolder:
             files[TABLE] = csv_text(_rows_of(as_strict(content)))
         for name, text in files.items():
             write_if_new(self.file(name), text)
-
-    def write_winner(self, config: Config, sentence: str) -> None:
-        """Writes the winning experiment as a file."""
-        write_if_new(self.file(WINNER_FILE), experiment_text(config, sentence))
 
 
 def experiment_text(config: Config, sentence: str, space: Mapping[str, Any] | None = None) -> str:

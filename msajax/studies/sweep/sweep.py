@@ -27,13 +27,14 @@ from msajax.corpus.formats import open_corpus
 from msajax.errors import NonFiniteError, UserError, writing
 from msajax.experiment import run
 from msajax.experiment.run import Sources, open_encoders, open_sources
+from msajax.files import write_if_new
 from msajax.results import legend
 from msajax.results.tables import metric_name, print_results
 from msajax.runs.lock import Lock
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
 from msajax.studies.runner import check_run, first_begun, open_devices
-from msajax.studies.sweep.files import WINNER, SweepFolder
+from msajax.studies.sweep.files import SWEEP, WINNER, WINNER_FILE, SweepFolder, experiment_text
 from msajax.studies.sweep.space import TrialSettings, plan, with_settings
 from msajax.studies.sweep.trial import refused, train_trial
 from msajax.studies.sweep.verdicts import (
@@ -244,7 +245,7 @@ def sweep(
                 progress=progress.of_trial,
             )
 
-        if not folder.is_of(len(planned)):
+        if not os.path.exists(folder.file(SWEEP)) or folder.read()["planned"] != len(planned):
             write()
 
         # Train the trials that have not ended, in their order: the median rule follows it.
@@ -289,7 +290,7 @@ def sweep(
         # Train it on seeds that no choice has seen, and open its test split: once.
         winning = with_settings(config, best["settings"])
         said = f"Trial {best['trial']} of {len(records)}, the best of a sweep."
-        folder.write_winner(winning, said)
+        write_if_new(folder.file(WINNER_FILE), experiment_text(winning, said))
         logger.info("%s Now it is trained on fresh seeds, and tested.", winner["sentence"])
         try:
             results = run.train(winning, folder.file(WINNER), stop=stop)

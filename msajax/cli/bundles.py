@@ -1,4 +1,4 @@
-"""Runs --mode=generate: continues each line of a text by a decoder."""
+"""Runs the modes that read a bundle and no corpus: export and generate."""
 
 import os
 import sys
@@ -9,14 +9,54 @@ from msajax import announce
 from msajax.cli.early_checks import load_jax
 from msajax.cli.options import Options
 from msajax.errors import OK, UserError
-from msajax.files import refuse_inside, require_file_place, require_new, write_text
+from msajax.files import (
+    refuse_inside,
+    require_file_place,
+    require_new,
+    require_writable,
+    write_text,
+)
 from msajax.inference.description import read_description
 from msajax.runs.local_copy import bundle_folder
 from msajax.runs.manifest import refuse_in_run
 
 
-def run(options: Options, console: Console) -> int:
-    """Continues the lines, and prints or writes what follows each; returns the exit code."""
+def run_export(options: Options, console: Console) -> int:
+    """Runs --mode=export, and says what and where to; returns the exit code."""
+    del console
+    bundle, output = options.required("bundle", "output")
+    manifest = export(bundle, output)
+    print(
+        f"Exported {len(manifest['model']['seeds'])} seed(s) of {manifest['model']['name']} for "
+        f"{', '.join(manifest['platforms'])}: {output}"
+    )
+    return OK
+
+
+def export(bundle: str, output: str) -> dict:
+    """Writes a bundle as a folder that jax runs alone; returns its manifest.
+
+    Raises `UserError` if the bundle is not usable or its model cannot be exported, or if `output`
+    is there or cannot be written.
+    """
+    output = require_new(output)
+    refuse_inside(output, bundle, "bundle")
+    require_writable(output)
+    with bundle_folder(os.path.expanduser(bundle)) as folder:
+        read_description(folder)
+        load_jax()
+        from msajax.inference.bundle import load_bundle
+        from msajax.inference.export.program import write_export
+        from msajax.runtime import devices
+
+        devices.require_devices()
+        loaded = load_bundle(folder)
+    announce.now("Exporting")
+    return write_export(loaded, output)
+
+
+def run_generate(options: Options, console: Console) -> int:
+    """Runs --mode=generate: prints or writes what follows each line; returns the exit code."""
     del console
     # What can be refused before JAX is loaded: places, numbers, a text that is none.
     path, source = options.required("bundle", "input")
