@@ -78,7 +78,6 @@ class Table(Mapping[str, Any]):
         return text.getvalue()
 
     def _repr_html_(self) -> str:
-        """Makes what a notebook shows."""
         return f'<pre style="line-height: 1.2">{html.escape(str(self))}</pre>'
 
 

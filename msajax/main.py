@@ -98,7 +98,6 @@ class _Stream(io.FileIO):
     problem: OSError | None = None  # the last error of writing
 
     def write(self, data: bytes) -> int | None:
-        """Writes; notes an error, and then reports the data as written."""
         try:
             return super().write(data)
         except OSError as error:

@@ -32,7 +32,6 @@ def check_training(config: Config, workdir: str, profile: str | None, is_single:
     Args:
         config: the experiment, or what several runs have in common.
         workdir: a folder, or a URL, which is not looked at.
-        profile: the folder for a trace; None for none.
         is_single: says that the workdir is that of one run.
     """
     check_sources(config)
@@ -100,10 +99,7 @@ def check_run(workdir: str, mode: str, *, reads_corpus: bool = True, writes: boo
 
 
 def reading_of(bundle: str) -> DataConfig:
-    """Says how any corpus is read that is scored by a bundle, which is a folder on this machine.
-
-    Raises `UserError` if there is no bundle, or it is not one that this program reads.
-    """
+    """Says how a corpus is read that a bundle scores; raises `UserError` for an unusable bundle."""
     config = from_config_dict(read_description(bundle)["config"])
     return dataclasses.replace(without_folds(config.reading), format="auto")
 

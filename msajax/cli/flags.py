@@ -179,10 +179,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def _as_list(argument: str) -> str:
-    """Rewrites an override of a list of words, `a,b`, in the form of a tuple of words.
-
-    Raises `UserError` for words that are separated otherwise.
-    """
+    """Rewrites an override of a list of words, `a,b`, in the form of a tuple of words."""
     given = re.fullmatch(r"(--?config\.([^=]+)=)(.*)", argument, re.DOTALL)
     if given is None or given[2] not in configuration.list_keys():
         return argument
@@ -219,7 +216,6 @@ def _experiment_file(argv: list[str]) -> str:
 
 
 def _stray(argv: list[str], word: str) -> str:
-    """Says what is wrong with a word that stands alone on the command line."""
     before = argv[argv.index(word) - 1].partition("=")[0] if word in argv else ""
     key = re.sub("^--?config[.]", "", before)
     if key in configuration.list_keys():
@@ -249,10 +245,7 @@ def options() -> Options:
 
 
 def join_processes() -> None:
-    """Meets the other processes of a run, if flags say that there are any.
-
-    Raises `UserError` for flags that contradict each other.
-    """
+    """Meets a run's other processes, if flags name any; raises `UserError` if flags contradict."""
     given = [f"--{f.name}" for f in (COORDINATOR, PROCESSES, PROCESS) if f.value is not None]
     if DISTRIBUTED.value and given:
         raise UserError(f"--distributed asks the cluster's environment: leave out {given[0]}.")

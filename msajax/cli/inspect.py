@@ -128,7 +128,6 @@ def _in_words(value: Any) -> str:
 
 
 def _print_table(title: str, columns: dict[str, dict[str, str]], console: Console) -> None:
-    """Prints one column per split; a row that no split fills is left out."""
     table = Table(title=Text(f"\n{title}"), title_justify="left", title_style="bold", box=None)
     table.add_column("", overflow="fold")
     for name in columns:

@@ -96,7 +96,6 @@ def open_clips(
         bundle: a folder on this machine.
         source: the clip or the CSV, of which labels are not read.
         output: the file of predictions, beside which the report goes.
-        transcript: the words that are said in the clip.
         columns: `name=column` of a CSV.
         asr_model: folder of the model that wrote the transcripts of training, if one did.
         jobs: processes; 0 for one a core.

@@ -320,7 +320,6 @@ def about_pair(report: Mapping[str, Any], pair: Mapping[str, Any]) -> list[str]:
 
 
 def _main_sentence(report: Mapping[str, Any], pair: Mapping[str, Any]) -> str:
-    """Says what is known of the metric that validation follows."""
     name = report["metric"]
     values = pair["metrics"][name]
     verdict, size = values["verdict"], abs(values["difference"])
@@ -369,11 +368,7 @@ def about_pairing(report: Mapping[str, Any]) -> list[str]:
 
 
 def about_groups(report: Mapping[str, Any], tests: int) -> list[str]:
-    """Says what limits the paired test of samples in groups.
-
-    Args:
-        tests: the number of comparisons that p is adjusted for.
-    """
+    """Says what limits the paired test in groups, by the number of tests that p is adjusted for."""
     said = []
     if tests and (least := smallest_p(report["groups"], tests)) > LEVEL:
         said.append(

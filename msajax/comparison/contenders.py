@@ -79,10 +79,7 @@ class Opened(NamedTuple):
 def open_runs(runs: Sequence[str], split: str, convention: str = "") -> Opened:
     """Opens the predictions of runs and brings their samples into the same order.
 
-    Args:
-        runs: folders of runs that have ended, also in a bucket, or files of predictions.
-        split: valid or test, of the folders.
-        convention: names of `conventions.CONVENTIONS`; "" for the metrics that suit the labels.
+    The arguments are those of `compare.compare`.
 
     Raises:
         UserError: if one is named twice or cannot be read, or they are not of the same samples.
@@ -135,7 +132,6 @@ def open_contender(path: str, split: str) -> Contender:
 
 
 def _file_of(path: str, split: str) -> str:
-    """Finds the file of predictions that a path stands for."""
     if not os.path.isdir(path):
         if not os.path.exists(path):
             raise UserError(f"There is no run and no file {path}{meant(path) or '.'}")
@@ -208,10 +204,7 @@ def _columns(chief: Contender, other: Contender) -> list[int]:
 
 
 def _rows_by_id(chief: Contender, other: Contender) -> np.ndarray:
-    """Finds the samples of the chief among those of another.
-
-    Where not one id is the same, `video$_$3` and `video_3` are taken for the same segment.
-    """
+    """Finds the chief's samples in another; if no id is the same, `video$_$3` is `video_3`."""
     ids, others = chief.predictions.ids.tolist(), other.predictions.ids.tolist()
     if not set(ids) & set(others):
         a, b = ([id_.replace("$_$", "_") for id_ in each] for each in (ids, others))
@@ -268,6 +261,5 @@ def _require_labels(
 
 
 def _quote(names: Sequence[str]) -> str:
-    """Quotes the first of some names."""
     shown = ", ".join(repr(printable(str(name))) for name in names[:_NAMED])
     return shown + ", …" * (len(names) > _NAMED)

@@ -201,12 +201,10 @@ def print_run_table(content: Mapping[str, Any], console: Console) -> None:
 
 
 def _marks(content: Mapping[str, Any]) -> set[str]:
-    """Returns the marks that are there."""
     return {of["mark"] for row in content["rows"] for of in row["metrics"].values()} - {""}
 
 
 def _how(content: Mapping[str, Any]) -> str:
-    """Says by which test the best of a column is told from the others."""
     count, unit = content["comparisons"], content["unit"]
     holm = f", adjusted for {count} comparisons of a metric (Holm)" * (count > 1)
     return (
@@ -268,7 +266,6 @@ def run_table_latex(content: Mapping[str, Any]) -> str:
 
 
 def _caption(content: Mapping[str, Any]) -> str:
-    """Says in LaTeX what a table is of, and what its marks mean."""
     counts = [row["seeds"] for row in content["rows"]]
     over = f"mean and standard deviation over {counts[0]} random seeds"
     if len(set(counts)) > 1:
@@ -340,11 +337,7 @@ RUN_TABLE = OutputKind(
 
 
 def require_output(path: str, runs: Sequence[str], kind: OutputKind) -> None:
-    """Refuses a file whose ending says no form, that lies in a run, or that holds something else.
-
-    Raises:
-        UserError: naming it.
-    """
+    """Raises `UserError` for a file of no known ending, in a run, or that holds something else."""
     *endings, last = kind.endings
     if os.path.splitext(path)[1] not in kind.endings:
         raise UserError(f"--output={path} must end in {', '.join(endings)} or {last}.")
@@ -396,7 +389,6 @@ def latex(text: str) -> str:
 
 
 def _formula(number: str) -> str:
-    """Writes numbers as LaTeX, with signs as in formulas."""
     return "".join(_IN_FORMULA.get(character, character) for character in latex(number))
 
 

@@ -184,11 +184,7 @@ def smallest_p(groups: int, tests: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusts the p-values of several tests, so that one error among them stays rare (Holm, 1979).
-
-    Returns:
-        The adjusted values in the same order, at most 1.
-    """
+    """Adjusts p-values of several tests, so that one error among them stays rare (Holm, 1979)."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(order):

@@ -64,7 +64,6 @@ def parse(
 
     Args:
         key: the setting, such as `optim.groups`.
-        text: the entry.
         form: names the parts, as `PATTERN:setting=value`; one of them is `setting` or `name`.
         words: what the part `setting` or `name` may be.
         suits: says whether the last part can be read.

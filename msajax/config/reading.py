@@ -139,11 +139,7 @@ def keys_named(word: str) -> list[str]:
 
 
 def from_config_dict(values: Mapping[str, Any]) -> Config:
-    """Checks an experiment, a ConfigDict or the content of a `config.json`, and freezes it.
-
-    Raises:
-        UserError: naming the key that is unknown, of the wrong type or impossible.
-    """
+    """Checks and freezes a ConfigDict or a config.json; raises `UserError` naming a wrong key."""
     if isinstance(values, ml_collections.ConfigDict):
         values = values.to_dict()
     known = set(known_keys())  # once: it builds every section
@@ -174,11 +170,7 @@ def _all_settings() -> dict[str, Any]:
 
 
 def checked(config: Config) -> Config:
-    """Checks a `Config` that was made in Python, whose types nothing has checked yet.
-
-    Raises:
-        UserError: naming the key that is of the wrong type, or if it is no `Config` at all.
-    """
+    """Checks a `Config` made in Python; raises `UserError`, naming a key of a wrong type."""
     if not isinstance(config, Config):
         raise UserError(f"The experiment is a {type(config).__name__}: it must be a Config.")
     return from_config_dict(config.to_dict())
@@ -253,10 +245,7 @@ def _convert(key: str, value: Any, kind: Any) -> Any:
 
 
 def meanings() -> Iterator[tuple[str, Any, str]]:
-    """Yields every key that can be set with its default and its meaning, one sentence.
-
-    They come section by section, models' own settings last.
-    """
+    """Yields every key that can be set, its default and meaning; models' own settings come last."""
     yield from _explain(Config, "")
     for name, entry in registered().items():
         if entry.settings is not None:
@@ -264,7 +253,6 @@ def meanings() -> Iterator[tuple[str, Any, str]]:
 
 
 def _explain(section: type, prefix: str) -> Iterator[tuple[str, Any, str]]:
-    """Explains the fields of a dataclass and of those inside of it."""
     types, texts = typing.get_type_hints(section), attributes(section)
     for field in dataclasses.fields(section):
         if dataclasses.is_dataclass(types[field.name]):
@@ -277,10 +265,7 @@ def _explain(section: type, prefix: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def attributes(section: type) -> dict[str, str]:
-    """Returns what the docstrings of a dataclass and its bases say of each field.
-
-    It stands under `Attributes:`.
-    """
+    """Returns what docstrings of a dataclass and its bases say of fields, under `Attributes:`."""
     found: dict[str, str] = {}
     for base in reversed(section.__mro__):
         _, _, listed = inspect.cleandoc(base.__doc__ or "").partition("\nAttributes:\n")

@@ -151,11 +151,7 @@ def registered() -> dict[str, RegisteredModel]:
 
 
 def load_models_from(path: str) -> None:
-    """Runs a Python file of the user's that registers models.
-
-    Raises:
-        UserError: if there is no such file, or it fails.
-    """
+    """Runs a Python file of the user's that registers models; raises `UserError` if it fails."""
     if not os.path.isfile(path):
         raise UserError(f"--models={path}: there is no such file.")
     path = os.path.abspath(path)  # as tracebacks name it

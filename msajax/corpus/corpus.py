@@ -392,7 +392,6 @@ class Corpus:
         return facts
 
     def _check(self) -> None:
-        """Raises `UserError` for headers of which `__init__` says that they are refused."""
         if not self.headers:
             raise UserError(
                 f"{self.path} holds no split; its arrays must be named like 'train/text'."

@@ -95,10 +95,7 @@ def require_modalities(
 
 
 def require_run(corpus: Corpus, config: Config) -> None:
-    """Raises `UserError` unless a run has what it trains on, chooses by and is tested on.
-
-    The sentence names `data.folds`, which makes such splits of labelled samples.
-    """
+    """Raises `UserError` unless a run has what it trains on, chooses by and is tested on."""
     try:
         require_targets(corpus, config, *SPLITS)
     except UserError as error:

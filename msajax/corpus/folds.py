@@ -103,10 +103,7 @@ def deal_by_shares(
 
 
 def rows_of_splits(path: str, ids: Sequence[str], data: DataConfig) -> dict[str, np.ndarray]:
-    """Splits samples of a corpus without splits: indices, in their order; a video stays together.
-
-    Raises `UserError` if the ids tell no videos, or too few.
-    """
+    """Splits samples by whole videos: indices by split; raises `UserError` if ids tell too few."""
     videos = videos_of(ids, f"{path} has no splits, and")
     folds = choose_folds(path, collections.Counter(videos), None, data)
     owner = {video: name for name in folds for video in folds[name]}

@@ -166,10 +166,7 @@ def reads_labels(model: ModelConfig) -> bool:
 
 
 def label_kind(corpus: Corpus, model: ModelConfig) -> LabelKind:
-    """Says what a model is to predict of a corpus, from its headers and `model.task`.
-
-    Raises `UserError` if the labels do not suit the task that is asked for.
-    """
+    """Says what a model is to predict of a corpus; raises `UserError` if labels do not suit it."""
     if not reads_labels(model):
         return LabelKind(model.own_task, TASKS[model.own_task].own_names)
     labelled = [header for header in corpus.headers.values() if header.label_names]

@@ -97,10 +97,7 @@ def read_table(path: str) -> tuple[list[str], list[dict[str, str]]]:
 
 
 def read_text(path: str) -> str:
-    """Reads the text of a CSV file: UTF-8, or what spreadsheets call Unicode; a mark is left out.
-
-    Raises `UserError` if it cannot be read, or is in another encoding, naming the line.
-    """
+    """Reads a CSV's text, UTF-8 or UTF-16 with a mark; raises `UserError`, naming a bad line."""
     try:
         with open(path, "rb") as file:
             content = file.read()
@@ -230,7 +227,6 @@ def write_predictions(
 def _rows(
     scored: Scored, spec: CorpusSpec, intervals: Intervals | None, has_text: bool
 ) -> Iterator[list[Any]]:
-    """Yields the row of each sample."""
     split, scores, weights, _ = scored
     ends = None if intervals is None else np.stack(intervals.bounds(scores), axis=-1)  # [N, K, 2]
     task, names = TASKS[spec.label_kind], spec.label_names
@@ -345,6 +341,5 @@ def read_columns(path: str) -> dict[str, np.ndarray]:
 
 
 def _score_columns(columns: Sequence[str], column: str) -> list[str]:
-    """Returns the score columns of an output: one of each seed, or the only one there is."""
     of_seeds = [c for c in columns if named_by(c) == column and c != f"{column}_sd"]
     return of_seeds or [column]

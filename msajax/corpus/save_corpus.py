@@ -256,14 +256,9 @@ def require_free(path: Any, overwrite: bool) -> str:
 
 
 class _Table:
-    """Reads columns of a data frame of pandas or polars, or of a dict of columns.
-
-    Attributes:
-        used: the names of columns that were asked for.
-    """
+    """Reads columns of a data frame of pandas or polars, or of a dict of columns."""
 
     def __init__(self, table: Any) -> None:
-        """Keeps the table; raises `UserError` if it is none, or its columns differ in length."""
         names = table.keys() if isinstance(table, Mapping) else getattr(table, "columns", None)
         if names is None or isinstance(table, str) or hasattr(table, "collect"):  # a LazyFrame
             raise UserError(
@@ -283,7 +278,6 @@ class _Table:
             raise UserError("The table has no row: expected one for each sample.")
 
     def column(self, name: Any, what: str) -> list[Any]:
-        """Returns the N values of a column; raises `UserError`, naming the argument `what`."""
         if hasattr(name, "__len__") and not isinstance(name, str | tuple):
             raise UserError(
                 f"{what} is of type {type(name).__name__}: expected the name of a column."
@@ -315,7 +309,6 @@ class _Table:
 
 
 def _read_ids(values: Sequence[Any], column: str) -> list[str]:
-    """Reads the ids of the samples: text or whole numbers, each once."""
     ids = _read_names(values, f"Column {column!r}, the id,")
     first: dict[str, int] = {}
     for i, id_ in enumerate(ids):
@@ -328,7 +321,6 @@ def _read_ids(values: Sequence[Any], column: str) -> list[str]:
 
 
 def _read_names(values: Sequence[Any], where: str) -> list[str]:
-    """Reads text or whole numbers as text; raises `UserError` for a row of something else."""
     names = []
     for i, value in enumerate(values):
         if isinstance(value, float | np.floating) and float(value).is_integer():
@@ -417,8 +409,6 @@ def _read_or_draw_splits(
 
 @dataclasses.dataclass(frozen=True)
 class _Labels:
-    """Holds the labels of N samples."""
-
     values: np.ndarray  # `[N, K]` float64; classes as whole numbers from 0
     known: np.ndarray  # `[N]` bool, True for a sample that has labels
     names: tuple[str, ...]  # of the K columns or the classes; () for the usual names
@@ -475,7 +465,6 @@ def _read_labels(table: _Table, label: Any, ids: Sequence[str]) -> _Labels | Non
 
 
 def _read_classes(values: Sequence[Any], column: str, classes: Any, known: np.ndarray) -> _Labels:
-    """Reads classes by their names; numbers that are stored as text are refused."""
     for i in np.flatnonzero(known):
         if not isinstance(values[i], str):
             raise UserError(
@@ -533,12 +522,10 @@ class _Modality:
 
     @property
     def steps(self) -> int:
-        """Returns the steps to which sequences are padded."""
         return max(self.least, int(self.lengths.max()))
 
     @property
     def are_words(self) -> bool:
-        """Says whether the steps are words."""
         return not isinstance(self._first, np.ndarray)
 
     @property
@@ -586,7 +573,6 @@ class _Modality:
         return facts, f"{kind}, {steps}{absent}{padded * (not self.has_mask)}"
 
     def warnings(self) -> list[str]:
-        """Says what is probably a mistake: values that are no numbers, and zeros as padding."""
         if self.are_words:
             return []
         found = []
@@ -667,7 +653,6 @@ def _read_modalities(
 
 
 def _read_array(value: np.ndarray, where: str) -> _Modality:
-    """Reads one array of all samples, which is padded already."""
     value = as_numbers(value, where)
     are_tokens = value.ndim == 2 and value.dtype.kind in "iu"
     if value.dtype.kind == "b":
@@ -832,7 +817,6 @@ def _equally_long(
 
 
 def _words_apart(modalities: Mapping[str, _Modality], ids: Sequence[str]) -> list[str]:
-    """Says in a sentence if words are not as long as the features of text beside them."""
     if not {"words", "text"} <= modalities.keys():
         return []
     words, text = modalities["words"], modalities["text"]
@@ -852,7 +836,6 @@ def _describe_saved(
     others: Sequence[str],
     warnings: Sequence[str],
 ) -> SavedCorpus:
-    """Says what a corpus holds; warns of what is probably a mistake."""
     sizes = {name: header.size for name, header in corpus.headers.items()}
     found = ", ".join(f"{size} {name}" for name, size in sizes.items())
     sentences, facts, warnings = [f"{corpus.path}: {found}"], {}, list(warnings)

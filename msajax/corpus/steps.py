@@ -25,10 +25,7 @@ Chosen = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def nonzero_steps(x: np.ndarray) -> np.ndarray:
-    """Finds the steps `[N, T]` of features `[N, T, d]`, or token ids `[N, T]`, that are not zero.
-
-    NaN counts as non-zero.
-    """
+    """Finds the steps `[N, T]` of features or token ids that are not zero; NaN counts as such."""
     # The reduction makes no copy of that size, and of one sample takes half as long as x.any().
     return np.logical_or.reduce(x, axis=2) if x.ndim == 3 else x != 0
 
@@ -252,7 +249,6 @@ def require_same_length(masks: Mapping[str, np.ndarray]) -> None:
 
 
 def _describe_steps(steps: Mapping[str, int]) -> str:
-    """Says how many steps modalities have: `text, audio have 20, 1`."""
     return f"{', '.join(steps)} have {', '.join(map(str, steps.values()))}"
 
 

@@ -173,7 +173,6 @@ def _make_coincidence(name: str, config: SyntheticConfig) -> tuple[Split, np.nda
 
 
 def _make_connectome(name: str, config: SyntheticConfig) -> Split:
-    """Makes a split of one modality with `widths[0]` features and `lengths[0]` bands."""
     (modality,), (width,), (bands,) = config.modalities, config.widths, config.lengths
     size, channels = getattr(config, name), width - DEMOGRAPHICS
     shared = _generator(config, modality)  # the same effects in every split

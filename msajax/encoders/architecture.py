@@ -73,8 +73,6 @@ class Architecture:
         activation: gelu (erf), gelu_tanh or relu.
         dropout: acts on the embeddings and on what each sub-layer writes.
         attention_dropout: acts on attention probabilities.
-        modern: a ModernBERT's own; None for the other kinds.
-        relative: a DeBERTa's own; None for the other kinds.
     """
 
     reads: ClassVar[str] = "pieces"
@@ -97,12 +95,7 @@ class Architecture:
 
     @classmethod
     def read(cls, entries: Entries) -> "Architecture":
-        """Reads what a config.json says.
-
-        Raises:
-            UserError: if it lacks a size, holds a value of the wrong type or size, or asks for what
-                is not computed here.
-        """
+        """Reads a config.json; raises `UserError` for what is missing, wrong or not computed."""
         kind = entries.content["model_type"]
         entries.refuse("is_decoder", False)
         entries.refuse("add_cross_attention", False)
@@ -160,7 +153,6 @@ def _sizes(entries: Entries) -> dict[str, Any]:
 
 
 def _bert(entries: Entries, common: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads what BERT, RoBERTa and DeBERTa have."""
     entries.refuse("position_embedding_type", "absolute")
     entries.refuse("embedding_size", common["width"])
     is_deberta = common["kind"] == "deberta-v2"
@@ -203,7 +195,6 @@ def _relative(entries: Entries, positions: int) -> Relative:
 
 
 def _modernbert(entries: Entries, layers: int) -> dict[str, Any]:
-    """Reads what ModernBERT has."""
     head = entries.content["hidden_size"] // entries.content["num_attention_heads"]
     requirement = f"must leave heads of an even size, not {head}, for rotary positions"
     entries.require("num_attention_heads", head % 2 == 0, requirement)

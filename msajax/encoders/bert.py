@@ -156,12 +156,7 @@ def recomputed(encoder: nn.Module, run: Callable) -> Callable:
 
 
 class Source(NamedTuple):
-    """Says which tensor of a folder a parameter is, and the shape in which that is stored.
-
-    Attributes:
-        read: makes the parameter of the tensor.
-        optional: a folder may lack it.
-    """
+    """Says which tensor of a folder a parameter is, and the shape in which that is stored."""
 
     name: str
     shape: tuple[int, ...]

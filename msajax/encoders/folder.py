@@ -175,11 +175,7 @@ def _multiplied(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def open_folder(path: str | os.PathLike) -> Folder:
-    """Opens a folder of a pretrained encoder; its weights are read when they are asked for.
-
-    Raises:
-        UserError: if there is no folder, or no config.json of a known encoder, or no weights.
-    """
+    """Opens an encoder's folder, not yet its weights; raises `UserError` if it is not one."""
     path = os.path.expanduser(path)
     if not os.path.isdir(path):
         expected = (
@@ -199,7 +195,6 @@ def open_folder(path: str | os.PathLike) -> Folder:
 
 
 def _read_text(path: str) -> str:
-    """Reads a text file."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
@@ -276,7 +271,6 @@ def _open_weights(path: str) -> Iterator[tuple[dict[str, Any], Any]]:
 
 
 def _read_header(file: Any) -> bytes:
-    """Reads the header of a safetensors file, whose length its first eight bytes say."""
     length = int.from_bytes(file.read(8), "little")
     left = os.fstat(file.fileno()).st_size - 8
     if not 0 < length <= min(left, _LONGEST_HEADER):
@@ -306,7 +300,6 @@ def _parsed(path: str, read: Any) -> Any:
 
 
 def _float32(path: str, reader: Any, name: str, entry: Any) -> np.ndarray:
-    """Reads one tensor as float32."""
     kind = entry["dtype"]
     if kind not in _FLOATS:
         raise UserError(f"{path} holds {name} as {kind}: weights are {', '.join(_FLOATS)}.")

@@ -81,6 +81,5 @@ def parameters_of(
 
 
 def _layer(name: str) -> int:
-    """Returns the number of the layer that a tensor belongs to, or -1."""
     found = re.search(r"(?:^|\.)layers?\.(\d{1,6})\.", name)
     return int(found[1]) if found else -1

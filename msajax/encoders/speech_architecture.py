@@ -61,12 +61,7 @@ class SpeechArchitecture:
 
     @classmethod
     def read(cls, entries: Entries) -> "SpeechArchitecture":
-        """Reads what a config.json says, and what `with_preprocessor` adds is not there yet.
-
-        Raises:
-            UserError: if it lacks a size, holds a value of the wrong type or size, or asks for what
-                is not computed here.
-        """
+        """Reads a config.json, which `with_preprocessor` adds to; raises `UserError` if wrong."""
         kind = entries.content["model_type"]
         for key in ("add_adapter", "conv_pos_batch_norm"):
             entries.refuse(key, False)
@@ -103,11 +98,7 @@ class SpeechArchitecture:
         )
 
     def with_preprocessor(self, content: Any, where: str) -> "SpeechArchitecture":
-        """Adds what a preprocessor_config.json says; messages call it `where`.
-
-        Raises:
-            UserError: for a value of the wrong type, and for another sample rate.
-        """
+        """Adds a preprocessor_config.json, called `where`; raises `UserError` for wrong values."""
         if not isinstance(content, Mapping):
             raise UserError(f"{where} holds no JSON object.")
         entries = Entries(content, where)

@@ -59,12 +59,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 def read_architecture(content: Any, where: str) -> AnyArchitecture:
-    """Reads what a config.json says; messages call it `where`.
-
-    Raises:
-        UserError: if it is of no known kind, lacks a size, holds a value of the wrong type or size,
-            or asks for what is not computed here.
-    """
+    """Reads a config.json, called `where`; raises `UserError` for a kind or value not known."""
     if not isinstance(content, Mapping):
         raise UserError(f"{where} holds no JSON object: it is no config.json of an encoder.")
     kind = content.get("model_type")

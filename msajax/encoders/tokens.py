@@ -53,11 +53,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> "Tokenizer":
-        """Makes a tokenizer of the content of a tokenizer.json; messages call it `where`.
-
-        Raises:
-            UserError: if it cannot be read, or if the library is not installed.
-        """
+        """Reads a tokenizer.json, called `where`; raises `UserError` if it cannot be read."""
         try:
             return dataclasses.replace(_load_tokenizer(text), where=where)
         except ImportError as error:
@@ -68,11 +64,7 @@ class Tokenizer:
             raise UserError(f"{where} is no tokenizer.json: {error}.") from error
 
     def encode(self, texts: Sequence[str]) -> Pieces:
-        """Cuts N transcripts, with their special pieces.
-
-        Raises:
-            UserError: if the tokenizer fails on them.
-        """
+        """Cuts N transcripts, with their special pieces; raises `UserError` if that fails."""
         rows = []
         for encoding in self._batches(self.inner.encode_batch_fast, texts):
             ids, special = _ids_of(encoding)
@@ -132,7 +124,6 @@ class Tokenizer:
         return found
 
     def _batches(self, cut: Callable[[list[str]], list[Any]], texts: Sequence[str]) -> Iterator:
-        """Yields what the library makes of each text."""
         for start in range(0, len(texts), _BATCH):
             with self._failing():
                 cut_texts = cut(list(map(str, texts[start : start + _BATCH])))
@@ -280,7 +271,6 @@ def json_of_vocabulary(vocabulary: str, settings: Mapping[str, Any], where: str)
 
 
 def _flag(settings: Mapping[str, Any], key: str, usual: bool | None, where: str) -> bool | None:
-    """Returns a setting that is true, false or, as its usual value may be, null."""
     value = settings.get(key, usual)
     if value is not usual and not isinstance(value, bool):
         raise UserError(f"tokenizer_config.json beside {where}: {key} must be true or false.")

@@ -215,7 +215,6 @@ def _measure_and_write(run: Run, trained: Trained) -> dict[str, Any]:
 
 
 def _write_predictions(run: Run, name: str, scored: predictions.Scored, bundle: Bundle) -> None:
-    """Writes the predictions of a split, in the first process."""
     if processes.is_first():
         path = run.folder.file("predictions", f"{name}.csv")
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -244,7 +243,6 @@ def _write_results(run: Run, trained: Trained, bundle: Bundle, measured: dict[st
 
 
 def _say_what_is_read(run: Run) -> None:
-    """Logs which modalities the model reads and shares steps of, and what it leaves out."""
     corpus, config, spec = run.corpus, run.config, run.spec
     left = [m for m in corpus.modalities if m not in spec.modalities]
     logger.info(
@@ -265,11 +263,7 @@ def _say_what_is_read(run: Run) -> None:
 
 
 class Sources(NamedTuple):
-    """Holds what a run reads.
-
-    Attributes:
-        encoders: the folders of pretrained encoders, by modality.
-    """
+    """Holds what a run reads."""
 
     corpus: Corpus
     encoders: Mapping[str, Folder]
@@ -335,11 +329,7 @@ def open_sources(
 
 
 def build(config: Config, sources: Sources, folder: RunFolder) -> Run:
-    """Builds a run: finds how parameters begin, prepares its splits for training and validation.
-
-    Raises:
-        UserError: for a split that cannot be prepared, and parameters that cannot be read.
-    """
+    """Prepares a run's splits and first parameters; raises `UserError` for those it cannot read."""
     corpus, encoders, preparation = sources
     spec, budget = preparation.spec, config.data.device_memory_budget
     announce.now("Preparing the splits")

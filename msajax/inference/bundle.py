@@ -243,7 +243,6 @@ class Bundle:
 
     @functools.cached_property
     def _lenient(self) -> Preparation:
-        """Returns the preparation that refuses no loss, made once for all calls."""
         return dataclasses.replace(self.preparation, allow_loss=True)
 
     def prepare_split(self, split: Split, name: str, *, refuse: bool = True) -> Split:
@@ -316,11 +315,7 @@ _ARRAYS, _TOKENIZER = "parameters.safetensors", "tokenizer.json"
 
 
 def save_bundle(path: str, bundle: Bundle) -> None:
-    """Writes a bundle; what stands at `path` is replaced only once the new one is complete.
-
-    Raises:
-        UserError: if it cannot be written.
-    """
+    """Writes a bundle in place of `path`, once complete; raises `UserError` if it cannot."""
     # The files of arrays, encoded in memory: bundle.json holds their digests.
     arrays = flatten_dict(jax.device_get(bundle.variables), sep="/")
     arrays = {path: np.asarray(x) for path, x in arrays.items()}
@@ -366,11 +361,7 @@ def save_bundle(path: str, bundle: Bundle) -> None:
 
 
 def load_bundle(path: str | os.PathLike) -> Bundle:
-    """Reads a bundle and verifies its digests.
-
-    Raises:
-        UserError: if it is missing, damaged, of another format or of other numerics.
-    """
+    """Reads a bundle and verifies its digests; raises `UserError` if it cannot be used."""
     path = os.fspath(path)
     announce.now(f"Loading the bundle {path}")
     content = read_description(path)
@@ -434,7 +425,6 @@ def load(path: str | os.PathLike) -> Bundle:
 
 
 def _require_shapes(config: Config, spec: CorpusSpec, params: Any, shared: Any) -> None:
-    """Raises `UserError` unless the module that is registered has parameters of these shapes."""
     shapes = parameter_shapes(config.model, spec)
     own, of_all = (flatten_dict(x, sep="/") for x in (params, shared))
     stored = {path: x.shape[1:] for path, x in own.items()}

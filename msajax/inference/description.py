@@ -18,12 +18,7 @@ DAMAGE += (RecursionError, OverflowError)
 
 
 def read_description(path: str) -> dict[str, Any]:
-    """Reads bundle.json of a bundle's folder, and verifies its digest.
-
-    Raises:
-        UserError: if it is missing, damaged, of another format, of other numerics or of a model
-            that is not registered.
-    """
+    """Reads and verifies a folder's bundle.json; raises `UserError` for one that cannot be used."""
     if not os.path.isfile(os.path.join(path, DESCRIPTION)):
         inside = os.path.join(path, BUNDLE)
         is_run = os.path.isfile(os.path.join(inside, DESCRIPTION))

@@ -76,11 +76,7 @@ def generate(
 
 
 def _draw_token(p: np.ndarray, temperature: float, rng: np.random.Generator) -> int:
-    """Draws an index of `p` with a probability proportional to p^(1 / temperature).
-
-    Raises:
-        UserError: if nothing can be drawn.
-    """
+    """Draws an index of `p` with a probability proportional to p^(1 / temperature)."""
     if not p.sum() > 0:  # NaN, or a vocabulary without a word
         raise UserError("The decoder gives no token a probability above 0: none can follow.")
     if not temperature:
@@ -92,12 +88,7 @@ def _draw_token(p: np.ndarray, temperature: float, rng: np.random.Generator) -> 
 
 
 def token_ids(words: str | Sequence[str] | Sequence[int], preparation: Preparation) -> list[int]:
-    """Returns the token ids of a text or list of tokens.
-
-    Raises:
-        UserError: naming a token that the decoder has not learned, for no token, and for what is
-            neither a text nor a list.
-    """
+    """Returns the ids of a text or list of tokens; raises `UserError`, naming one not learned."""
     if isinstance(words, bytes | bytearray) or not np.iterable(words):
         raise UserError(
             f"words is of type {type(words).__name__}: it must be a text (str), or a list of "

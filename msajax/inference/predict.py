@@ -94,11 +94,7 @@ def predict_corpus(
 
 
 def read_split(bundle: Bundle, corpus: Corpus, name: str) -> tuple[Split, Split]:
-    """Reads a split of any corpus to be scored: as it is stored, and prepared.
-
-    Raises:
-        UserError: if it does not fit the model, or its classes have other names.
-    """
+    """Reads a split to be scored, as stored and prepared; raises `UserError` if it does not fit."""
     stored, preparation = corpus.split(name), bundle.preparation
     # Labels that are no classes have names, too.
     trained = dict(zip(preparation.classes, preparation.spec.label_names, strict=False))

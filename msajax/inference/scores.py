@@ -213,11 +213,7 @@ def _are_arrays(value: Any) -> bool:
 def _read_ids(
     value: Any, masks: Mapping[str, Any] | None
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Reads the token ids `[N, T]` of a text, their mask and their segment ids, where they are.
-
-    Raises:
-        UserError: for other shapes and types.
-    """
+    """Reads the token ids `[N, T]` of a text, their mask and their segment ids, where they are."""
     where, mask = "features['text']", None if masks is None else masks.get("text")
     x, lengths = _stack(value, where, (0, 1))
     if x.ndim == 3 and x.shape[1] == 3 and x.shape[2] and x.dtype.kind in "iuf":
@@ -236,7 +232,6 @@ def _read_ids(
 
 
 def _require_names(features: Any, masks: Any, preparation: Preparation) -> None:
-    """Raises `UserError` unless features and masks are by modality, and the model reads each."""
     modalities = preparation.spec.modalities
     for what, given in (("features", features), ("masks", {} if masks is None else masks)):
         if not isinstance(given, Mapping):

@@ -44,9 +44,6 @@ def combine_masks(
 
     Args:
         masks: bool `[B, Tk]` (valid keys), bool or float `[B or 1, Tq, Tk]`, or float `[Tq, Tk]`.
-        batch: B.
-        queries: Tq.
-        keys: Tk.
 
     Returns:
         A bool array that broadcasts to `[B, 1, Tq, Tk]`, True where a key may be seen, and a
@@ -66,11 +63,7 @@ def combine_masks(
 def _read_masks(
     masks: Sequence[jax.Array], batch: int, queries: int, keys: int
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Returns masks as `[B or 1, 1, Tq or 1, Tk]`: what each lets be seen, and those of floats.
-
-    Raises:
-        ValueError: as `combine_masks`.
-    """
+    """Returns masks as `[B or 1, 1, Tq or 1, Tk]`: what each lets be seen, and those of floats."""
     visible, floats = [jnp.ones((1, 1, 1, keys), bool)], []
     for mask in map(jnp.asarray, masks):
         is_float = jnp.issubdtype(mask.dtype, jnp.floating)
@@ -109,13 +102,10 @@ class MultiHeadAttention(nn.Module):
     whole.
 
     Attributes:
-        num_heads: H.
         head_dim: size of a head's queries and keys, dh.
         dropout_rate: acts on the attention probabilities.
         dtype: computation type of the projections.
         value_dim: size of a head's values; 0 means dh.
-        qkv_bias: biases on the query, key and value projections.
-        out_bias: biases on the output projection.
     """
 
     num_heads: int
@@ -141,10 +131,8 @@ class MultiHeadAttention(nn.Module):
         """Attends from `query` `[B, Tq, D]` to `context` `[B, Tk, Dk]`: `[B, Tq, D]`.
 
         Args:
-            query: the sequence that asks.
             context: the sequence that gives keys and, without `values`, values.
             masks: any of `combine_masks`'s forms.
-            train: draw dropout masks.
             values: the sequence `[B, Tk, Dv]` that gives values.
             rotation: factors of `rotate` for the queries and keys of self-attention.
             added: `[B, H, Tq, Tk]`, to the scores of every head.

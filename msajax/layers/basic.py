@@ -142,7 +142,6 @@ class TokenEmbedding(nn.Module):
     Attributes:
         vocabulary: rows of the table, V.
         width: size of a vector, E.
-        dtype: type of the vectors.
         scale: what a looked-up vector is multiplied by.
     """
 
@@ -161,10 +160,7 @@ class TokenEmbedding(nn.Module):
         return (jnp.take(self.embedding, ids, axis=0) * self.scale).astype(self.dtype)
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Projects `[B, T, E]` to `[B, T, V]` by the embedding itself, without bias, in float32.
-
-        Press and Wolf, 2017 (source 001).
-        """
+        """Projects `[B, T, E]` to float32 `[B, T, V]` by its table (Press and Wolf, 2017)."""
         return jnp.einsum("bte,ve->btv", x.astype(jnp.float32), self.embedding)
 
 
@@ -219,12 +215,8 @@ class FeedForward(nn.Module):
     do geglu_tanh and reglu, by the other activations.
 
     Attributes:
-        ff_dim: F.
         activation: gelu (erf), gelu_tanh, relu, geglu, geglu_tanh or reglu.
         dropout_rate: acts between the two layers.
-        dtype: computation type.
-        inner_bias: whether the first layer has biases.
-        outer_bias: whether the second layer has biases.
     """
 
     ff_dim: int

@@ -16,10 +16,7 @@ _ANCHOR_LOGIT = 4.0  # of a gate that begins at the anchor, which then weighs 0.
 
 
 def mean_pool(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Averages `x` `[B, T, D]` over the valid steps of `mask` `[B, T]`: `[B, D]` float32.
-
-    Zero where no step is valid.
-    """
+    """Averages `x` `[B, T, D]` over valid steps, `mask` `[B, T]`: `[B, D]` float32, 0 for none."""
     kept = jnp.where(mask[..., None], x.astype(jnp.float32), 0)
     count = mask.sum(-1, keepdims=True, dtype=jnp.float32)  # [batch, 1]
     return kept.sum(1) / jnp.maximum(count, 1)
@@ -88,7 +85,6 @@ class ModalityGate(nn.Module):
     the gate sees, whether it has the hidden layer and where it begins are settings.
 
     Attributes:
-        config: those settings.
         anchor: position of the anchor among the modalities.
     """
 

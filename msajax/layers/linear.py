@@ -57,8 +57,6 @@ class AffineLayer(nn.Module):
     Attributes:
         inputs: sizes of the axes that are read.
         outputs: sizes of the axes that are written.
-        dtype: computation type.
-        use_bias: without it nothing is added.
     """
 
     inputs: tuple[int, ...]
@@ -191,7 +189,6 @@ _affine = derived_on_cpus(_own_affine)
 
 
 def _contract(a: jax.Array, b: jax.Array, axis: int, other: int, precision: Any) -> jax.Array:
-    """Sums the products of two matrices over one axis of each."""
     return lax.dot_general(a, b, (((axis,), (other,)), ((), ())), precision=precision)
 
 
@@ -264,7 +261,6 @@ layer_norm = derived_on_cpus(_own_layer_norm)
 
 @jax.custom_vjp
 def _own_gelu(x: jax.Array) -> jax.Array:
-    """Computes `x` times the standard normal distribution function."""
     return x * _normal_distribution(x)
 
 

@@ -248,7 +248,6 @@ def _backward(
 
 
 def _product(a: jax.Array, b: jax.Array, axis: int, other: int, precision: Any) -> jax.Array:
-    """Sums the products of two arrays `[H, …]` over one axis of each."""
     return lax.dot_general(
         a.astype(b.dtype),
         b,

@@ -18,11 +18,7 @@ class LearnedPositions(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Adds rows `[:T]` of the table to `x` `[B, T, D]`.
-
-        Raises:
-            ValueError: if T exceeds the table.
-        """
+        """Adds rows `[:T]` of the table to `x` `[B, T, D]`; raises `ValueError` if T exceeds it."""
         _, length, model_dim = x.shape
         if length > self.max_len:
             raise ValueError(

@@ -35,10 +35,7 @@ def transform_key(seed: jax.Array, step: jax.Array) -> jax.Array:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """Maps 32-bit integers one to one, so that every input bit moves every output bit.
-
-    It multiplies and xor-shifts, as murmur3's finaliser does.
-    """
+    """Maps 32-bit integers one to one, mixing all bits, as murmur3's finaliser does."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)

@@ -35,7 +35,6 @@ class Recurrence(nn.Module):
     Attributes:
         kind: rnn (tanh), gru or lstm.
         both_directions: half of the units read forwards, half backwards.
-        dtype: computation type.
     """
 
     kind: str

@@ -47,10 +47,7 @@ class TransformerBlock(nn.Module):
         """Lets `x` `[B, Tq, D]` attend to a context `[B, Tk, D]`: `[B, Tq, D]`.
 
         Args:
-            x: the residual stream.
-            context: what is attended to.
             masks: any of `combine_masks`'s forms, `[B, Tk]` among them.
-            train: draw dropout masks.
             guide: `[B, Tq, D]`, the source of queries and keys of a guided self-attention.
             rotation: factors of `rotate` for the queries and keys of self-attention.
         """
@@ -107,12 +104,10 @@ def stack(
     The layers belong to the module whose method calls this. A recurrent one is followed by dropout.
 
     Args:
-        config: what the layers are.
         mixer: transformer, rnn, gru or lstm.
         layers: those to apply, `range(first, depth)`; an empty one leaves only the final norm.
         x: `[B, T, D]`, what the first of them reads.
         masks: the valid steps `[B, T]`, then, for transformer blocks, any other masks of attention.
-        train: draw dropout masks.
         guides: what each transformer block takes queries and keys from, `[B, T, D]` for each layer.
         rotation: factors of `rotate` for every transformer block.
 
@@ -172,7 +167,6 @@ class ModalityEncoder(nn.Module):
     `intermediates` collection when that is mutable.
 
     Attributes:
-        config: what this modality's encoder is.
         max_len: rows of a learned position table.
         project: off for embeddings that have the model's width; else `config.input_projection`
             decides whether the input is projected.
@@ -196,9 +190,7 @@ class ModalityEncoder(nn.Module):
         """Encodes a sequence `[B, T, d]`: `[B, T, D]`.
 
         Args:
-            x: the features.
             mask: `[B, T]`, True for a real step.
-            train: draw dropout masks.
             attention_mask: `[T, T]` or `[B, T, T]`, bool or float, of transformer blocks.
             begin: a layer and what it reads, `[B, T, D]`: nothing before it is computed.
             guides: what each layer takes queries and keys from, `n_layers_mod` times `[B, T, D]`.

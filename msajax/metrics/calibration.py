@@ -146,11 +146,7 @@ class Intervals(Calibration):
 
 @dataclasses.dataclass(frozen=True)
 class Temperature(Calibration):
-    """Holds the temperature of the ensemble's probabilities: each to the power 1/T, sum 1 again.
-
-    Attributes:
-        temperature: above 1 of probabilities that are too sure.
-    """
+    """Holds the ensemble's temperature T, above 1 where it is too sure: p^(1/T), normalised."""
 
     kind: ClassVar[str] = "temperature"
     temperature: float = 1.0
@@ -215,11 +211,7 @@ class Temperature(Calibration):
 
 
 def from_dict(values: Mapping[str, Any], kind: type) -> Any:
-    """Makes a calibration of a kind of its JSON form.
-
-    Raises:
-        KeyError: if it is of another kind, or lacks a field.
-    """
+    """Makes a calibration of a kind of its JSON form; raises `KeyError` for another kind."""
     if values["kind"] != kind.kind:
         raise KeyError(values["kind"])
     plain = {field.name: values[field.name] for field in dataclasses.fields(kind)}

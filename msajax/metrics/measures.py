@@ -233,7 +233,6 @@ def _moments(p: NDArray, y: NDArray) -> tuple[NDArray, ...]:
 
 
 def _squares_about_mean(n: NDArray, total: NDArray, squares: NDArray) -> NDArray:
-    """Computes the sum of squares about the mean."""
     spread = squares - np.square(total) / n
     # What is left of a resample that draws one value alone is rounding.
     return np.where(spread <= 1e-13 * squares, 0, spread)

@@ -23,7 +23,6 @@ class Row(NamedTuple):
     """Describes a metric.
 
     Attributes:
-        metric: its terms, what becomes of their sums, and its direction.
         meaning: its definition in some words, which stands in legends.
         reported_by: the tasks' metrics and conventions that it is one of.
         unit: "%" where a share in [0, 1] is shown in percent.
@@ -270,11 +269,7 @@ SENTIMENT = tuple(reported_by("sentiment"))
 
 
 def base_of(metric: str) -> str:
-    """Returns the metric itself, of one that is named with its output: `mae` of `mae_happy`.
-
-    Raises:
-        ValueError: for what is no metric.
-    """
+    """Returns the metric that a name begins with, `mae` of `mae_happy`, or raises `ValueError`."""
     return max((n for n in TABLE if metric == n or metric.startswith(f"{n}_")), key=len)
 
 

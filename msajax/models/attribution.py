@@ -95,8 +95,6 @@ def deeplift(function: Function, x: jax.Array, baseline: jax.Array) -> jax.Array
 
 @dataclasses.dataclass(eq=False)
 class _Value:
-    """Holds a value at the input and at the baseline, whether these may differ, its multiplier."""
-
     at_input: Any
     at_baseline: Any
     varies: bool = False

@@ -230,11 +230,7 @@ def blank_sample(spec: CorpusSpec) -> tuple[dict[str, jax.Array], dict[str, jax.
 def init_variables(
     module: nn.Module, model: Model, spec: CorpusSpec, key: jax.Array
 ) -> tuple[Any, dict[str, Any]]:
-    """Makes the parameters of a built module, and its mutable collections by name.
-
-    Raises:
-        UserError: if it makes collections that are not declared.
-    """
+    """Makes a module's parameters and collections; raises `UserError` for undeclared ones."""
     variables = dict(module.init(key, *blank_sample(spec)))
     params = variables.pop("params", {})
     variables.pop("intermediates", None)
@@ -255,10 +251,7 @@ def without(params: Any, paths: Collection[str]) -> Any:
 
 
 def joined(params: Any, others: Any) -> Any:
-    """Joins trees of parameters, as those that move and those that are frozen.
-
-    Of equal paths it takes the second tree's.
-    """
+    """Joins trees of parameters, as moving and frozen ones; of equal paths the second counts."""
     if not others:
         return params
     return unflatten_dict(flatten_dict(params) | flatten_dict(others))

@@ -146,8 +146,6 @@ def cost_report(model: nn.Module, spec: CorpusSpec) -> dict[str, Any]:
 
 
 class _StagePart(NamedTuple):
-    """Names a part of a stage, as `cost_report` explains it."""
-
     stage: str
     part: str
     grows_as: str | None

@@ -72,12 +72,7 @@ class NextTokenModel(nn.Module):
 
 
 def check(config: ModelConfig, spec: CorpusSpec) -> None:
-    """Refuses what cannot predict a next token.
-
-    Raises:
-        UserError: for anything but one modality of token ids, and for settings that would show the
-            model what it is to predict, or that it has no use for.
-    """
+    """Raises `UserError` for what cannot predict a next token, or would show it to the model."""
     check_family(config, spec)
     if not (len(spec.modalities) == 1 and spec.vocabulary(spec.modalities[0])):
         raise UserError(

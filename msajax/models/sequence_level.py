@@ -255,12 +255,7 @@ def check_inputs(
 
 
 def check_family(config: ModelConfig, spec: CorpusSpec) -> None:
-    """Refuses what no model with the settings `model.*` can be built of.
-
-    Raises:
-        UserError: if the anchor, or a modality with settings of its own, is not among the
-            modalities, or if dRoFE positions leave nothing of a modality to encode.
-    """
+    """Raises `UserError` for settings `model.*` of which no model of the family can be built."""
     if config.anchor and config.anchor not in spec.modalities:
         raise UserError(
             f"model.anchor = {config.anchor!r} is not among the run's modalities: "

@@ -230,7 +230,6 @@ def words_of_steps(
 
 
 def _where_there(names: list[list[str]], mask: np.ndarray) -> list[list[str]]:
-    """Returns the names of the steps that a mask `[N, T]` keeps, "" at the others."""
     return [
         [name if there else "" for name, there in zip(*of_sample, strict=True)]
         for of_sample in zip(names, mask.tolist(), strict=True)

@@ -308,7 +308,6 @@ def _describe_label(y: np.ndarray, train: np.ndarray | None, kind: str) -> dict[
 
 
 def _warnings(report: dict[str, Any], groups: Groups, data: DataConfig) -> list[str]:
-    """Says what would change or surprise in the results, a sentence each."""
     splits = report["splits"]
     found = describe_repeated_ids(report["repeated_ids_in"])
     found += describe_repeated(report["identical"], "are identical to")

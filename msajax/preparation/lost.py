@@ -132,10 +132,7 @@ def count_among(split: Split, modality: str, steps: np.ndarray) -> int:
 
 
 def count_hidden(split: Split, modality: str) -> int:
-    """Counts the stored steps that are not zero and that the mask of the file hides.
-
-    0 for a modality without a mask, and for masks that its reader has made.
-    """
+    """Counts the steps that are not zero and that the file's own mask hides; 0 without one."""
     if modality not in split.masks or modality in split.derived:
         return 0
     return _count_stored(split.features[modality], ~split.masks[modality])
@@ -152,10 +149,7 @@ def _count_stored(x: np.ndarray, steps: np.ndarray) -> int:
 
 
 def _stored_steps(x: np.ndarray, nonzero: np.ndarray | None = None) -> np.ndarray:
-    """Finds the steps `[N, T]` that are neither zero nor a file's padding.
-
-    `nonzero` is the result of `nonzero_steps`, if it is known already.
-    """
+    """Finds the steps `[N, T]` that are neither zero nor padding; `nonzero` as `nonzero_steps`."""
     stored = nonzero_steps(x) if nonzero is None else nonzero
     return stored & (x != _PADDING) if x.ndim == 2 else stored
 
@@ -189,10 +183,7 @@ def nothing_read(split: Split, modality: str) -> dict[str, Lost]:
 
 
 def require_little_lost(where: str, lost: Mapping[str, Lost], allowed: bool) -> None:
-    """Refuses a loss that leaves more than a tenth of the samples of a modality without it.
-
-    Raises `UserError`, naming split, modality and samples, unless any loss is `allowed`.
-    """
+    """Raises `UserError`, unless `allowed`, if over a tenth of a modality's samples lose it all."""
     for m, loss in lost.items():
         if loss.is_refused(allowed):
             raise UserError(

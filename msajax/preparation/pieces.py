@@ -85,7 +85,6 @@ def read_pieces(split: Split, source: TextSource) -> tuple[Split, dict[str, int]
 
 
 def _first_kind(split: Split, *kinds: str) -> str:
-    """Returns the first kind of text that a split has, or ""."""
     there = {"words": split.words is not None, "raw_text": split.raw_text is not None}
     there["ids"] = has_ids(split)
     return next((kind for kind in kinds if there[kind]), "")
@@ -98,7 +97,6 @@ def has_ids(split: Split) -> bool:
 
 
 def _cut(split: Split, source: TextSource, kind: str) -> Pieces:
-    """Cuts the words or the transcripts of a split."""
     if not source.tokenizer:
         raise UserError(
             f"{split.where} has transcripts, but this model was trained on token ids, without a "
@@ -114,7 +112,6 @@ def _cut(split: Split, source: TextSource, kind: str) -> Pieces:
 
 
 def _stored(split: Split, source: TextSource) -> Pieces:
-    """Takes the token ids of a split as they are."""
     if source.pool != "pieces":
         raise UserError(
             f"{split.where} has token ids, but this model pools the pieces of words "
@@ -140,7 +137,6 @@ def _stored(split: Split, source: TextSource) -> Pieces:
 
 
 def _require_rows(split: Split, pieces: Pieces, architecture: Architecture) -> None:
-    """Raises `UserError` for ids of pieces that are not rows of the encoder's tables."""
     tables = {"token id": architecture.vocabulary, "segment id": max(architecture.segments, 1)}
     for column, (name, rows) in enumerate(tables.items()):
         ids = pieces.values[..., column]

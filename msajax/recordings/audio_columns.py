@@ -140,9 +140,7 @@ class Column(NamedTuple):
     """Describes a column.
 
     Attributes:
-        name: what it is called.
         unit: what it is measured in, "" for a pure number.
-        formula: what it is.
         compute: makes it, `[n]`, of frames.
         of_voice: whether it says something of voiced frames alone, and is 0 in others.
     """
@@ -371,7 +369,6 @@ def _candidates(
 
 
 def _autocorrelation(windows: np.ndarray) -> np.ndarray:
-    """Computes the autocorrelation of windows at `_LAGS`."""
     size = fft.next_fast_len(_PITCH_WINDOW + len(_LAGS) // 2, real=True)
     spectrum = fft.rfft(windows, size)
     # Back to twice as many points: half samples.

@@ -62,8 +62,6 @@ def make_corpus(
     """Makes a corpus of the rows of which something was measured.
 
     Args:
-        measured: of all rows.
-        settings: what was made.
         path: what to call the corpus.
         report: where the report is, for a message.
 
@@ -215,7 +213,6 @@ def corpus_of_recordings(
 
     Args:
         rows: at least one.
-        settings: what is made of them.
         base: the folder of the report, and of what is measured until it is not needed.
         path: what to call the corpus.
         jobs: processes; 0 for one a core.
@@ -249,7 +246,6 @@ def locked(folder: str) -> Iterator[None]:
 
 
 def _absent(measured: Sequence[Measured]) -> list[str]:
-    """Says in sentences what is absent in how many rows, and what is doubtful."""
     why = collections.Counter(
         f"{m} {one.facts[m].replace(':', ': ')}"
         for one in measured

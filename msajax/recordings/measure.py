@@ -46,7 +46,6 @@ class Measured:
     """Holds what was measured of a row.
 
     Attributes:
-        row: the row.
         folder: holds its arrays.
         facts: what `row.measure` returned.
         status: ok, partial, if a modality is absent, or failed, if all are.
@@ -83,12 +82,7 @@ class _Worker:
         self._process: subprocess.Popen | None = None
 
     def measure(self, task: Mapping[str, Any]) -> None:
-        """Has a row measured; if the process dies of it, once more without its file.
-
-        Raises:
-            RuntimeError: if that does not help, a bug.
-            UserError: if no row can be measured.
-        """
+        """Has a row measured; if the process dies of it, once more without its file."""
         refused = self._try(task)
         if refused and (again := self._try({**task, "refused": refused})):
             raise RuntimeError(f"{task['path']} cannot be measured: {again[1]}")
@@ -163,7 +157,6 @@ def measure_rows(
 
     Args:
         rows: at least one.
-        settings: what is made of them.
         folder: where the results of each row go, in a folder of its own.
         jobs: processes; 0 for one a core.
         should_stop: asked several times a second.
@@ -241,7 +234,6 @@ def _key(row: Row, recipe: str) -> str:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """Shows how many rows are measured and the time left: a bar on a terminal, lines in a log."""
     announce.now()
     if not sys.stderr.isatty():
         done, began, told = 0, time.monotonic(), time.monotonic()

@@ -263,16 +263,10 @@ class _Placed:
         return self._at < len(self._samples)
 
     def flush(self) -> None:
-        """Places what the resampler still holds."""
         if self._resampler is not None:
             self._write(self._resampler.resample(None))
 
     def sound(self, is_capped: bool) -> Sound:
-        """Returns what was placed.
-
-        Raises:
-            Refused: if nothing was, or more than fits where that was capped.
-        """
         if is_capped and self._at > len(self._samples):
             raise _too_long()
         if self.first is None:

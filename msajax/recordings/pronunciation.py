@@ -105,7 +105,6 @@ def pronounce(
     """Says how a word of `words_of` is spoken.
 
     Args:
-        word: as it is written.
         lookup: returns the phones of a word of the dictionary, in lower case; None for others.
 
     Returns:

@@ -49,8 +49,6 @@ def measure(
     Args:
         row: path; start and end, seconds; transcript, words or "", and times, the path of a file
             of times or "". `refused` holds a reason and a sentence if the file is not to be opened.
-        settings: what is made.
-        folder: where the files go.
         progress: called with seconds that the next part may take.
 
     Returns:

@@ -25,7 +25,6 @@ class Row:
     Attributes:
         number: its number, from 1, the line after the names of the columns.
         file: the recording, as the table names it.
-        path: where it lies.
         id: of the sample; with a group `group$_$id`.
         labels: `{column: number, class or None}`.
         transcript: what is said; "" where that is not known, or `times` says it.

@@ -20,7 +20,6 @@ class Word(NamedTuple):
     """Holds a word of a transcript, and when it is spoken.
 
     Attributes:
-        text: as it is written.
         start: seconds from the first sample; NaN where that is not known.
         end: likewise, where it ends.
         origin: how that is known, a number of `pronunciation`.

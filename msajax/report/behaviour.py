@@ -62,7 +62,6 @@ def _modalities(curve: Mapping[str, Any]) -> str:
 
 
 def _ends(curve: Mapping[str, Any], metric: str) -> list[str]:
-    """Formats the means of a metric at the first and the last rate of a curve."""
     points = curve["points"]
     return [legend.show(metric, p["metrics"][metric]["mean"]) for p in (points[0], points[-1])]
 
@@ -70,8 +69,6 @@ def _ends(curve: Mapping[str, Any], metric: str) -> list[str]:
 def _curves(
     title: str, metric: str, curves: Sequence[Mapping[str, Any]], limits: tuple[float, float]
 ) -> Chart:
-    """Draws a metric over rates, a line for each of the curves."""
-
     def paint(axes: Any) -> None:
         for k, curve in enumerate(curves):
             rates = np.array([100 * point["rate"] for point in curve["points"]], float)
@@ -95,11 +92,7 @@ def _curves(
 
 
 def explanation(found: Mapping[str, Any] | None, page: str) -> Panel | None:
-    """Makes the panel of what scores are made of.
-
-    Args:
-        page: the file beside the report that steps through samples; "" if there is none.
-    """
+    """Makes the panel of what scores are made of; `page` is the file of samples, or "" for none."""
     if found is None:
         return None
     with reading(f"{EXPLANATION} of the run"):
@@ -131,7 +124,6 @@ def explanation(found: Mapping[str, Any] | None, page: str) -> Panel | None:
 
 
 def _shaded(sample: Mapping[str, Any], pairs: Sequence[tuple[str, float]]) -> dict[str, Any]:
-    """Shades the words of a sample by how much they raise or lower its score."""
     most = max(abs(value) for _, value in pairs) or 1
     words = [
         (shortened(word, 40), "up" if value > 0 else "down", round(abs(value) / most, 2), value)
@@ -147,7 +139,6 @@ def _shaded(sample: Mapping[str, Any], pairs: Sequence[tuple[str, float]]) -> di
 
 
 def _value(value: Any) -> str:
-    """Formats a label or score: a number, a class, or one number for each output."""
     if isinstance(value, list):
         return ", ".join(map(_value, value[:_MOST_OUTPUTS])) + ", …" * (len(value) > _MOST_OUTPUTS)
     return with_sign(value) if isinstance(value, int | float) else shortened(str(value), 40)

@@ -217,11 +217,7 @@ def _rgb(name: str) -> tuple[float, float, float]:
 
 
 def spreads(title: str, bins: Bins, values: NDArray, what: str) -> Chart:
-    """Draws how values `[N]` spread in each bin: median, half of them, and nine in ten.
-
-    Args:
-        what: a word or two for the values.
-    """
+    """Draws how values `[N]`, called `what`, spread in a bin: median, half of them, nine in ten."""
     found = [np.quantile(values[rows], (0.05, 0.25, 0.5, 0.75, 0.95)) for rows in bins.rows]
 
     def paint(axes: Any) -> None:
@@ -246,7 +242,6 @@ def spreads(title: str, bins: Bins, values: NDArray, what: str) -> Chart:
 
 
 def _label_bins(axes: Any, bins: Bins) -> None:
-    """Names the bins below the horizontal axis, obliquely where the names are long."""
     oblique = {"rotation": bins.angle, "ha": "right", "rotation_mode": "anchor"}
     axes.set_xticks(range(len(bins.names)), bins.names, **(oblique if bins.angle else {}))
     axes.set_xlim(-0.6, len(bins.names) - 0.4)

@@ -22,11 +22,7 @@ def comparison_page(report: Mapping[str, Any]) -> str:
 
 
 def write_comparison(path: str, report: Mapping[str, Any]) -> None:
-    """Writes the result of `comparison.compare` in the form that the file's ending says.
-
-    Raises:
-        UserError: for another ending, or a file that cannot be written.
-    """
+    """Writes a comparison in the form of the file's ending; raises `UserError` if it cannot."""
     write(path, report, COMPARISON, comparison_page)
 
 
@@ -61,7 +57,6 @@ def of_this_run(report: Mapping[str, Any] | None) -> list[Panel]:
 
 
 def _chart(metric: str, pair: Mapping[str, Any]) -> Chart | None:
-    """Draws the difference of one metric with its intervals; None where it is undefined."""
     values = pair["metrics"][metric]
     if math.isnan(values["difference"]):
         return None

@@ -30,7 +30,6 @@ class LabelledScores:
 
     Attributes:
         kind: names the task in `msajax.tasks.TASKS`.
-        names: the K outputs or classes.
         ids: `[N]`.
         labels: `[N, K]`; classes are `[N, 1]`, counted from 0.
         scores: `[N, K]`, means over random seeds.
@@ -124,11 +123,7 @@ class Content:
 
 
 def read_content(folder: RunFolder) -> Content:
-    """Reads what a report shows of a run that has ended.
-
-    Raises:
-        UserError: if a file is missing or damaged, or is of another run than the others.
-    """
+    """Reads what a report shows of a run; raises `UserError` for a damaged or foreign file."""
     page, path = manifest.EXPLANATION_PAGE, folder.file(manifest.RESULTS)
     results, settings = folder.read_results(), read_json(folder.file(manifest.CONFIG))
     with reading(path, "Delete it: the run's train command then writes it anew."):
@@ -154,7 +149,6 @@ def read_content(folder: RunFolder) -> Content:
 
 
 def _read_lines(folder: RunFolder, curve: str) -> list[dict[str, Any]]:
-    """Reads metrics.jsonl, each line of which has a training loss and the value of a curve."""
     path = folder.file(manifest.METRICS)
     try:
         lines = folder.read_metrics()
@@ -258,7 +252,6 @@ _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "a bool",
 
 
 def _require_form(value: Any, form: Any, where: str = "") -> None:
-    """Raises `_WrongForm` unless a value of JSON, which lies at `where`, is of a form."""
     if isinstance(form, list | dict):
         kind = type(form)
         fits, wanted = isinstance(value, kind), {list: "a list", dict: "an object"}[kind]
@@ -284,7 +277,6 @@ def _require_form(value: Any, form: Any, where: str = "") -> None:
 
 
 def _is(value: Any, kind: type | None) -> bool:
-    """Says whether a value is of one of the types that are no containers."""
     if kind is None or isinstance(value, bool):
         return value is None if kind is None else kind is bool
     if kind is float:
@@ -293,7 +285,6 @@ def _is(value: Any, kind: type | None) -> bool:
 
 
 def _require_consistent(results: Mapping[str, Any]) -> None:
-    """Raises `_WrongForm` for parts of a results.json that do not fit each other."""
     test, seeds = results["test"], len(results["seeds"])
     if not seeds:
         raise _WrongForm("seeds is empty")
@@ -310,7 +301,6 @@ def _require_consistent(results: Mapping[str, Any]) -> None:
 
 
 def _require_consistent_folds(results: Mapping[str, Any]) -> None:
-    """Raises `_WrongForm` for parts of a folds.json that do not fit each other."""
     metrics, folds = results["metrics"], results["folds"]
     _require_metrics(results["pooled"]["metrics"], results["floors"])
     if metrics.keys() != results["pooled"]["metrics"].keys():
@@ -322,7 +312,6 @@ def _require_consistent_folds(results: Mapping[str, Any]) -> None:
 
 
 def _require_metrics(test: Mapping[str, Any], floors: Mapping[str, Any]) -> None:
-    """Raises `_WrongForm` for unknown metrics, and for intervals or floors that do not fit them."""
     if not test:
         raise _WrongForm("it has no metric of test")
     for name, values in test.items():

@@ -150,11 +150,7 @@ class Drawing:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """Holds a drawing and the words around it.
-
-    Attributes:
-        keys: explain lines and marks; () where nothing needs a key.
-    """
+    """Holds a drawing and the words around it."""
 
     title: str
     drawing: Drawing
@@ -200,7 +196,6 @@ class Chart:
         return found
 
     def _add_keys(self, figure: Any) -> None:
-        """Draws the keys below the axes, in as many columns as their words leave room for."""
         from matplotlib.lines import Line2D
         from matplotlib.patches import Patch
 

@@ -104,7 +104,6 @@ def model_card(
 
 
 def _calibration(found: Mapping[str, Any] | None) -> str:
-    """Says what is known of the certainty of scores, from the calibration in results.json."""
     if not found:
         return (
             "Nothing is calibrated: `score_sd` is the spread of the random seeds, and says nothing "

@@ -25,11 +25,7 @@ _UNPRINTABLE = re.compile(
 
 
 def clean(value: Any) -> Any:
-    """Replaces characters that a page cannot hold, or that would reverse what follows them.
-
-    Args:
-        value: a text, or a value of JSON, whose texts and names all become clean.
-    """
+    """Replaces characters, also in JSON, that a page cannot hold or that reverse what follows."""
     if isinstance(value, str):
         return _UNPRINTABLE.sub("\ufffd", value)
     if isinstance(value, Mapping):
@@ -52,11 +48,7 @@ def with_sign(value: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """Holds one section of a page.
-
-    Attributes:
-        charts: the charts that files of figures draw.
-    """
+    """Holds one section of a page."""
 
     heading: str
     body: Markup
@@ -108,11 +100,7 @@ def fill(template: str, **values: Any) -> str:
 def render(
     title: str, panels: Sequence[Panel], *, eyebrow: str = "", facts: Sequence[str] = ()
 ) -> str:
-    """Makes a page, in which no script can run: its content security policy forbids them.
-
-    Returns:
-        A whole HTML document; the same values give the same text.
-    """
+    """Makes an HTML page whose security policy forbids scripts; equal values give equal text."""
     names: list[str] = []
     for panel in panels:
         name = re.sub("[^a-z0-9]+", "-", panel.heading.lower()).strip("-")

@@ -121,10 +121,7 @@ _Told = tuple[list[str], list[Chart], Sequence[str], list[Sequence[str]]]
 
 
 def calibration(results: Mapping[str, Any], test: LabelledScores) -> Panel | None:
-    """Makes the panel of what scores say of their own certainty: intervals, or calibration.
-
-    None for a run that has no such results.
-    """
+    """Makes the panel of what scores say of their certainty; None for a run without results."""
     if "calibration" not in results or test.task.calibration is None:
         return None
     found = results["calibration"]
@@ -181,7 +178,6 @@ def _intervals(found: Mapping[str, Any], test: LabelledScores) -> _Told:
 
 
 def _band(test: LabelledScores) -> Chart:
-    """Draws intervals of samples in the order of their scores, and where the labels lie."""
     order = np.argsort(test.scores[:, 0], kind="stable")
     places = np.linspace(0, len(order) - 1, min(_MOST_INTERVALS, len(order)))
     shown = order[places.round().astype(int)]
@@ -297,7 +293,6 @@ def best_and_worst(test: LabelledScores) -> Panel | None:
 
 
 def _sample(test: LabelledScores, i: int, ends: tuple[float, float]) -> dict[str, Any]:
-    """Describes a sample: how wrong it is, its text, and a row for each output or class."""
     view = test.task.view_of(test.scored, i)
     shown = list(view.rows[:_MOST_BARS])
     if true := [row for row in view.rows[_MOST_BARS:] if isinstance(row, ShareRow) and row.is_true]:
@@ -317,7 +312,6 @@ def _sample(test: LabelledScores, i: int, ends: tuple[float, float]) -> dict[str
 
 
 def _row(row: OutputRow | ShareRow, ends: tuple[float, float]) -> dict[str, Any]:
-    """Formats a row of a sample; labels and scores have places on the axis between two ends."""
     name = shortened(row.name, _NAME)
     if isinstance(row, ShareRow):
         share = round(100 * row.share, 1)

@@ -99,7 +99,6 @@ def _missing_lines(
 
 
 def _listed(numbers: Sequence[int], count: int = 0) -> str:
-    """Lists the first of some numbers, of which there are `count`, or as many as are given."""
     left = (count or len(numbers)) - len(numbers[:_MOST_NAMED])
     return ", ".join(map(str, numbers[:_MOST_NAMED])) + f" and {left} more" * (left > 0)
 

@@ -226,7 +226,6 @@ def _finding(
 def _results_panel(
     columns: Sequence[str], cells: Mapping[str, Sequence[str]], terms: Sequence[tuple[str, str]]
 ) -> Panel:
-    """Makes the panel of all metrics: columns, cells by metric, and a legend."""
     rows = [(shortened(name, 40), legend.arrow(name), of) for name, of in cells.items()]
     return Panel.of("Results", "results.html", columns=columns, rows=rows, terms=terms)
 

@@ -80,10 +80,7 @@ def against_floors(results: Mapping[str, Any]) -> list[str]:
 
 
 class _BesideFloor(NamedTuple):
-    """Holds a metric's test mean, its hardest floor, the gain over it, and why that may be chance.
-
-    The doubt is empty if there is no reason to think so.
-    """
+    """Sets a mean beside its hardest floor; `doubt`, if any, says why the gain may be chance."""
 
     metric: str
     mean: float
@@ -136,11 +133,7 @@ def _list_metrics(found: list[_BesideFloor]) -> str:
 
 
 def hardest_floors(results: Mapping[str, Any]) -> dict[str, tuple[Floor, float]]:
-    """Finds the floor that is hardest to beat of each metric: `{metric: (floor, value)}`.
-
-    Args:
-        results: of a results.json or a folds.json.
-    """
+    """Finds each metric's hardest floor in a results.json or a folds.json: `(floor, value)`."""
     words = legend.task_of(results, results.get("test") or results["metrics"]).floor_words
     hardest: dict[str, tuple[Floor, float]] = {}
     for key, values in results["floors"].items():

@@ -70,11 +70,7 @@ def metric_lines(metrics: Iterable[str], task: type[Task]) -> list[tuple[str, st
 
 
 def calibration(results: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
-    """Puts the calibration of a results.json into words; "" for what has none.
-
-    Args:
-        results: has "calibration", unless an older version wrote it.
-    """
+    """Puts the calibration of a results.json into words; "" for what has none."""
     found, task = results.get("calibration"), task_of(results, metrics)
     if found is None:
         said = task.not_calibrated if "calibration" in results else ""

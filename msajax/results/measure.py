@@ -26,9 +26,6 @@ def check_test(corpus: Corpus, preparation: Preparation, *, tell: bool = True) -
 
     A run must not fail after its last epoch. Only which of its steps a model reads is looked at,
     and nothing is kept.
-
-    Raises:
-        UserError: as `prepare` does.
     """
     lost, without_any = check_split(corpus.split("test"), preparation)
     if tell:
@@ -56,15 +53,7 @@ def stored_rows(corpus: Corpus, name: str, rows: np.ndarray) -> Split:
 
 
 def summarize(scores: np.ndarray, labels: np.ndarray, task: Task) -> dict[str, Any]:
-    """Computes metrics over random seeds.
-
-    Args:
-        scores: `[S, N, K]`.
-        labels: `[N, L]`.
-
-    Returns:
-        `{metric: {"mean", "sd", "seeds"}}`, as `summarize_seeds`.
-    """
+    """Computes `{metric: {"mean", "sd", "seeds"}}` of scores `[S, N, K]` and labels `[N, L]`."""
     per_seed = [task.compute(score, labels) for score in scores]
     return {name: summarize_seeds([m[name] for m in per_seed]) for name in task.reported}
 

@@ -54,7 +54,6 @@ class MetricTable:
         yield self._block(block)
 
     def _block(self, shown: Sequence[int]) -> Table:
-        """Makes a table of some columns; the title stands above the first."""
         table = Table(
             # No markup: names and paths may hold [brackets].
             title=Text(self._title) if shown[0] == 1 else None,
@@ -210,7 +209,6 @@ def results_legend(results: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _floor_cell(metric: str, hardest: Mapping[str, tuple[Floor, float]]) -> str:
-    """Formats the hardest floor of a metric, with its mark; "" where there is none."""
     if metric not in hardest:
         return ""
     floor, value = hardest[metric]
@@ -218,7 +216,6 @@ def _floor_cell(metric: str, hardest: Mapping[str, tuple[Floor, float]]) -> str:
 
 
 def _floor_term(hardest: Mapping[str, tuple[Floor, float]]) -> tuple[str, str]:
-    """Explains the floors that a table shows."""
     floors = dict.fromkeys(floor for floor, _ in hardest.values())
     marks = "; ".join(f"({floor.mark}) {floor.meaning}" for floor in floors) or "unknown"
     return "floor", f"the best without a model: {marks}"
@@ -236,7 +233,6 @@ def _terms(
     metrics: Mapping[str, Any],
     more: list[tuple[str, str]] | None = None,
 ) -> list[tuple[str, str]]:
-    """Lists the terms of a table of metrics over seeds, in the order of its columns and rows."""
     seeds = _seeds(metrics)
     terms = [directions(metrics)]
     if seeds > 1:

@@ -103,9 +103,6 @@ class Bucket:
             request: is given what it must call with every part that was sent or received.
             seconds: more silence than `PATIENCE_SECONDS` that is allowed.
             absent: the result if there is no such object; without it the bucket is missing.
-
-        Raises:
-            UserError: for whatever goes wrong with the request.
         """
         signs: queue.SimpleQueue = queue.SimpleQueue()
 

@@ -187,19 +187,13 @@ def run_of_bundle(folder: str) -> str:
 
 
 def read_run(folder: str) -> dict[str, Any]:
-    """Reads run.json.
-
-    Raises:
-        UserError: if it is missing or damaged, or if this program would not give the numbers of
-            that run again.
-    """
+    """Reads run.json; raises `UserError` if damaged, or if its numbers would come out otherwise."""
     run = read_json(os.path.join(folder, manifest.RUN))
     require_numerics(run, f"The run in the workdir {folder}")
     return run
 
 
 def _stored_identity(folder: str) -> dict[str, Any]:
-    """Returns the identity of the run in a folder, with the digests of what it read."""
     try:
         run = read_run(folder)
         try:

@@ -73,11 +73,7 @@ class RunFolder:
         processes.of_first(make)
 
     def has_ended(self, epochs: int) -> bool:
-        """Returns whether a run of so many planned epochs has left its results here.
-
-        Raises:
-            UserError: if results.json is damaged.
-        """
+        """Says whether a run of so many epochs has ended; raises `UserError` for bad results."""
 
         def ended() -> bool:
             if not os.path.exists(self.file(manifest.RESULTS)) or not os.path.isdir(self.bundle):

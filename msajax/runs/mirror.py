@@ -129,7 +129,6 @@ class Mirror(contextlib.AbstractContextManager):
             self._saves.put(step)
 
     def _pull(self, checkpoints: bool) -> None:
-        """Makes the folder hold what the bucket does; checkpoints only if they are asked for."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.makedirs(self.path)
         self._uploads.forget()
@@ -181,7 +180,6 @@ class Mirror(contextlib.AbstractContextManager):
             raise self._failure
 
     def _finish(self) -> None:
-        """Uploads everything, waits for it and gives the run back."""
         if not self._trains:
             return
         self._saves.put(None)
@@ -203,10 +201,7 @@ class Mirror(contextlib.AbstractContextManager):
                 self._push_checkpoint(step, os.path.join(copies, str(step)))
 
     def _copy_newest(self, copies: str) -> int | None:
-        """Gives the newest whole checkpoint second names, which stay if it is deleted.
-
-        Returns its step, the name of its folder in `copies`; None if there is none.
-        """
+        """Links the newest whole checkpoint, so that it outlives deletion; returns its step."""
         while steps := self._steps():
             step, problem = steps[-1], None
             try:

@@ -375,11 +375,7 @@ def configure_jax(config: TrainConfig) -> None:
 
 
 def require_devices() -> None:
-    """Asks JAX for its devices, which it looks for when it is asked first.
-
-    Raises:
-        UserError: if there are none of the kind that JAX_PLATFORMS names.
-    """
+    """Makes JAX look for its devices; raises `UserError` if none are as JAX_PLATFORMS says."""
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:

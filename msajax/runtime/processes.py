@@ -139,11 +139,7 @@ def largest(*numbers: float) -> list[float]:
 
 
 def together(function: Callable[[], T]) -> T:
-    """Calls a function in every process; raises in all of them what it raises in one.
-
-    Raises:
-        UserError: the function's, from this process or another one.
-    """
+    """Calls a function in every process; raises in all of them what it raises in one."""
     if not several():
         return function()
     result, problem = None, ""
@@ -158,11 +154,7 @@ def together(function: Callable[[], T]) -> T:
 
 
 def of_first(function: Callable[[], T]) -> T:
-    """Calls a function in the first process alone; all get what it returns, by way of JSON.
-
-    Raises:
-        UserError: the function's, in all processes.
-    """
+    """Calls a function in the first process; all get its result, as JSON, or its `UserError`."""
     if not several():
         return function()
     result = together(lambda: function() if is_first() else None)
@@ -184,11 +176,7 @@ def require_same(values: Mapping[str, Any]) -> None:
 
 
 def share(tree: Tree) -> Tree:
-    """Returns the first process's arrays in every process.
-
-    Args:
-        tree: the arrays; in the other processes any of the same shapes and types.
-    """
+    """Returns the first process's arrays in every process; others' give shapes and types alone."""
     if not several():
         return tree
 

@@ -202,7 +202,6 @@ def ablate(
 
 
 def _of_subset(config: Config, subset: Sequence[str]) -> tuple[Config, dict[str, str]]:
-    """Returns the checked configuration of a subset, and the digests of what it reads."""
     config = only(config, subset)
     corpus, encoders = open_corpus(config.data.path, config.reading), open_encoders(config)
     if config.optim.groups:

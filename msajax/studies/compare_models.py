@@ -183,7 +183,6 @@ def compare_models(
 
 
 def _check_budget(budget: Budget) -> None:
-    """Raises `UserError` for a budget that none can have."""
     for name, least in (("trials", 0), ("trial_seeds", 1)):
         value = getattr(budget, name)
         if type(value) is not int or value < least:
@@ -264,7 +263,6 @@ def _experiments(
 
 
 def _check_own(own: Mapping[str, Mapping[str, Any]], contenders: Sequence[str]) -> None:
-    """Raises `UserError` for settings of no contender's own, or of another form."""
     if not isinstance(own, Mapping):
         raise UserError(f"own = {own!r}: must be {{name of a contender: {{setting: value}}}}.")
     for name, settings in own.items():
@@ -277,17 +275,12 @@ def _check_own(own: Mapping[str, Mapping[str, Any]], contenders: Sequence[str]) 
 
 
 def _digests(config: Config) -> dict[str, str]:
-    """Returns what tells whether the corpus and the pretrained encoders are the same."""
     found = {"corpus digest": open_own(config.data.path, config.reading).digest}
     return found | {f"{m} encoder digest": one.digest for m, one in open_encoders(config).items()}
 
 
 def _claim(workdir: str, own: Mapping[str, Any], experiments: _Experiments) -> list[str]:
-    """Refuses a folder that holds another comparison, or something else.
-
-    Returns:
-        The contenders that were compared there before.
-    """
+    """Refuses a folder of something else; returns contenders that were compared there before."""
     if is_url(workdir):
         raise UserError(f"The workdir {workdir} is in a bucket: name a folder.")
     if ":" in workdir:  # behind a colon --config=FILE has an argument
@@ -395,7 +388,6 @@ def _peak_mib(process: int) -> float:
 
 
 def _is_over(stop: StopRequest | None, last: float | None) -> bool:
-    """Says whether somebody has asked to stop, or the hours are spent."""
     asked = stop is not None and stop.requested
     return asked or (last is not None and time.monotonic() > last)
 
@@ -416,7 +408,6 @@ def _wait_for_owner(folder: str) -> None:
 
 
 def _cost_so_far(workdir: str, name: str) -> dict[str, Any]:
-    """Reads what a contender has taken so far."""
     path = os.path.join(workdir, f"{name}.json")
     if os.path.exists(path):
         return read_json(path)
@@ -424,7 +415,6 @@ def _cost_so_far(workdir: str, name: str) -> dict[str, Any]:
 
 
 def _lines_of(path: str, begin: int) -> list[str]:
-    """Reads the lines that a log has behind a place, but for blank ones."""
     with open(path, "rb") as file:
         file.seek(begin)
         lines = file.read().decode(errors="replace").splitlines()
@@ -432,14 +422,12 @@ def _lines_of(path: str, begin: int) -> list[str]:
 
 
 def _run_of(workdir: str, name: str) -> RunFolder:
-    """Returns the folder of the run that stands for a contender."""
     folder = os.path.join(workdir, name)
     is_sweep = os.path.exists(os.path.join(folder, SWEEP))
     return RunFolder(os.path.join(folder, WINNER) if is_sweep else folder)
 
 
 def _status(workdir: str, name: str) -> str:
-    """Says how far a contender is: done, not run, paused, or why it came to nothing."""
     run, taken = _run_of(workdir, name), _cost_so_far(workdir, name)
     # Of random seeds whose numbers were not finite, the others have results.
     if taken["code"] in (OK, NON_FINITE) and any(
@@ -502,7 +490,6 @@ def _write_table(
 
 
 def _contender_row(workdir: str, name: str) -> dict[str, Any]:
-    """Says what is known of a contender, whether or not it has ended."""
     taken, folder = _cost_so_far(workdir, name), os.path.join(workdir, name)
     sweep: Mapping[str, Any] = {"trials": [], "winner": None}
     with contextlib.suppress(UserError, OSError):
@@ -526,7 +513,6 @@ def _contender_row(workdir: str, name: str) -> dict[str, Any]:
 
 
 def _measured(run: RunFolder, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Says what a run that has ended adds to the row of its contender."""
     return {
         "parameters": results["model"]["parameters"],
         "valid": results["valid"],
@@ -621,7 +607,6 @@ _COLUMNS = ("parameters", "valid", "test", "95 % interval", "p", "p (Holm)", "sa
 
 
 def _cells(content: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """Writes the values of a contender that has ended, or why it has none."""
     if row["status"] != DONE:
         return [row["status"]] if row["status"] in (NOT_RUN, PAUSED) else ["none, see below"]
     cells = [f"{row['parameters']:,}", *(_shown(content, row, split) for split in _SPLITS)]
@@ -633,7 +618,6 @@ def _cells(content: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
 
 
 def _shown(content: Mapping[str, Any], row: Mapping[str, Any], split: str) -> str:
-    """Writes what a contender reaches on a split in the metric of the table."""
     values = row[split].get(content["metric"])
     return mean_sd(content["metric"], values) if values else "-"
 
@@ -695,7 +679,6 @@ def _several(count: int, what: str) -> str:
 
 
 def _sentence(content: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """Says in a line how a contender has ended."""
     if row["status"] != DONE:
         return row["status"]
     valid, test = (_shown(content, row, split) for split in _SPLITS)
@@ -716,7 +699,6 @@ def print_models(content: Mapping[str, Any], console: Console) -> None:
 
 
 def _table_rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Writes the rows of the table: contenders, and floors below them."""
     found = [(row["name"], *_cells(content, row)) for row in content["contenders"]]
     for name, value in _floors(content).items():
         found.append((name, "", "", legend.show(content["metric"], value)))
@@ -724,7 +706,6 @@ def _table_rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _floors(content: Mapping[str, Any]) -> dict[str, float]:
-    """Returns what floors reach in the metric of the table."""
     metric, floors = content["metric"], content["floors"]
     words = legend.task_of(content, [metric]).floor_words if floors else {}
     return {words[n].name: of[metric] for n, of in floors.items() if is_number(of.get(metric))}

@@ -161,9 +161,6 @@ def _join_predictions(paths: Sequence[str]) -> str:
     """Joins files of predictions; the cells of a column that one of them lacks are empty.
 
     One lacks columns of a random seed that has failed, or of a modality that its train split lacks.
-
-    Raises:
-        UserError: if one cannot be read.
     """
     tables = []
     for path in paths:
@@ -181,11 +178,7 @@ def _join_predictions(paths: Sequence[str]) -> str:
 
 
 def _pooled(path: str, of_seeds: bool = False) -> tuple[Predictions, Task]:
-    """Reads every sample's score, by models that never saw its video, and the task.
-
-    Args:
-        of_seeds: whether to read the score of each random seed, in place of their mean.
-    """
+    """Reads every sample's score, by models that never saw its video, and the task."""
     pooled = read_predictions(path, of_seeds=of_seeds)
     return pooled, make_task(pooled.kind, pooled.names, pooled.labels)
 

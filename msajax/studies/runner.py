@@ -117,7 +117,6 @@ def check_run(config: Config, corpus: Corpus, encoders: Mapping[str, Folder]) ->
 
 
 def _refuse_place(workdir: str, study: Study) -> None:
-    """Raises `UserError` for a workdir in a bucket, or that of a single run."""
     if is_url(workdir):
         raise UserError(
             f"The workdir {workdir} is in a bucket, which can hold {study.single}, but not what "
@@ -128,7 +127,6 @@ def _refuse_place(workdir: str, study: Study) -> None:
 
 
 def _refuse_others(study: Study, workdir: str, own: set[str], profile: str | None) -> None:
-    """Raises `UserError` for a folder that holds runs of another study, or something else alone."""
     there = set(os.listdir(workdir)) if os.path.isdir(workdir) else set()
     for name in sorted(there - own):
         if why := study.other(os.path.join(workdir, name)):
@@ -143,7 +141,6 @@ def _refuse_others(study: Study, workdir: str, own: set[str], profile: str | Non
 
 
 def _epochs(folder: RunFolder) -> int:
-    """Counts the epochs that a run has finished."""
     return processes.of_first(
         lambda: max((line["epoch"] for line in folder.read_metrics()), default=0)
     )

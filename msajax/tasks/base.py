@@ -172,11 +172,7 @@ class Task:
 
     @staticmethod
     def check_train(path: str, targets: NDArray, names: Sequence[str]) -> None:
-        """Refuses targets of a training split that nothing can be learned of, and tells of others.
-
-        Raises:
-            UserError: for those that are all the same.
-        """
+        """Raises `UserError` for targets that are all the same; tells of other doubtful ones."""
 
     @staticmethod
     def suspicions(
@@ -202,10 +198,7 @@ class Task:
 
     @staticmethod
     def begins_at(labels: NDArray) -> NDArray | None:
-        """Returns the outputs `[K]` that a model of training labels `[M, L]` begins with.
-
-        None leaves them as they are.
-        """
+        """Returns outputs `[K]` that a model of labels `[M, L]` begins with; None changes none."""
         return None
 
     @staticmethod
@@ -242,11 +235,7 @@ class Task:
 
     @staticmethod
     def read_label(text: str, names: Sequence[str]) -> float:
-        """Reads a label from its cell.
-
-        Raises:
-            ValueError: saying what the cell is not.
-        """
+        """Reads a label from its cell; raises `ValueError` saying what the cell is not."""
         return finite(text)
 
     @staticmethod
@@ -275,10 +264,7 @@ class Task:
         raise NotImplementedError
 
     def compute(self, scores: NDArray, labels: NDArray) -> dict[str, float]:
-        """Computes every metric of scores `[N, K]` against labels `[N, L]`.
-
-        An undefined one is NaN, with one RuntimeWarning that says why.
-        """
+        """Computes metrics of scores `[N, K]` on labels `[N, L]`; undefined ones warn, are NaN."""
         p, y = scores.T, self.targets(labels)
         result = {name: float(metric.value(p, y)) for name, metric in self.reported.items()}
         for name, value in result.items():
@@ -321,11 +307,7 @@ class Task:
         raise NotImplementedError
 
     def selection(self, select_by: str) -> str:
-        """Returns the metric that validation follows.
-
-        Raises:
-            UserError: for a metric that this task does not report.
-        """
+        """Returns the metric that validation follows; raises `UserError` if it is not reported."""
         if select_by == "auto":
             return self.usual_selection
         if select_by not in self.reported:

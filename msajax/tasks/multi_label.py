@@ -20,11 +20,7 @@ _USUAL = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Thresholds(Calibration):
-    """Holds above which probability of the ensemble a sample has each of K labels.
-
-    Attributes:
-        thresholds: one for each label.
-    """
+    """Holds above which probability of the ensemble a sample has each of K labels."""
 
     kind: ClassVar[str] = "thresholds"
     thresholds: tuple[float, ...] = ()

@@ -36,7 +36,6 @@ class Dispatch(NamedTuple):
     """Holds neighbouring steps of an epoch that share a length quarter.
 
     Attributes:
-        quarter: the length quarter of all its steps.
         batches: `[S, BLOCK, B, …]`, of the epoch's steps from `offset` on.
         first: the first step to take, counted from `offset`.
         last: the step behind the last one to take, counted alike.

@@ -61,11 +61,7 @@ def from_labels(config: ModelConfig, spec: CorpusSpec, labels: np.ndarray) -> In
 def from_model(
     model: Model, config: ModelConfig, spec: CorpusSpec, shapes: Mapping[str, tuple[int, ...]]
 ) -> Initial:
-    """Takes the values that a model itself begins with, such as a pretrained encoder's.
-
-    Raises:
-        UserError: for a value of no parameter, or of another shape than the parameter's.
-    """
+    """Takes the values that a model itself begins with; raises `UserError` for misshapen ones."""
     found = {path: np.asarray(x) for path, x in model.initial(config, spec).items()}
     for path, values in found.items():
         if values.dtype.kind not in "fiu" or not np.isfinite(values).all():

@@ -248,11 +248,7 @@ def train_seeds(run: Run, *, others: bool = False) -> Trained:
 
 
 def train_groups(run: Run) -> Trained:
-    """Trains the groups of random seeds that fit on the devices at once, one after another.
-
-    Raises:
-        NonFiniteError, UserError: as `train_seeds`.
-    """
+    """Trains the groups of seeds that fit on the devices in turn; raises as `train_seeds`."""
     groups = run.groups()
     if len(groups) == 1:
         return train_seeds(run)
@@ -277,7 +273,6 @@ def train_groups(run: Run) -> Trained:
 
 
 def _with_steps(steps: slice, so_far: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Puts what some steps measured into the record of an epoch."""
     so_far = so_far.copy()  # a checkpoint may still be reading it
     so_far[:, steps] = values
     return so_far
@@ -290,10 +285,7 @@ def _metrics_lines(
     measured: list[dict[str, float]],
     seconds: float,
 ) -> list[dict[str, Any]]:
-    """Makes one line of metrics.jsonl for every seed that ran this epoch.
-
-    The states are those before and after selection, and `measured` each seed's metrics.
-    """
+    """Makes a line of metrics.jsonl for each seed that ran, from the states around selection."""
     selection, log = after.selection, before.epoch.log
     steps = run.layout.get(after.train.step)
     lines = []

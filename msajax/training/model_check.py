@@ -39,11 +39,7 @@ _SAMPLES = 3
 
 @contextlib.contextmanager
 def one_sentence(config: Config) -> Iterator[None]:
-    """Turns whatever the code of a user's model raises into one sentence that names its line.
-
-    Raises:
-        UserError: in place of any other error.
-    """
+    """Turns what the code of a user's model raises into a `UserError` that names its line."""
     try:
         yield
     except UserError:
@@ -61,11 +57,7 @@ def one_sentence(config: Config) -> Iterator[None]:
 
 
 def trace_step(recipe: Recipe, rates: Rates, spec: CorpusSpec) -> None:
-    """Traces the prediction and a training step of a model; nothing is compiled or computed.
-
-    Raises:
-        UserError: for shapes and types that do not fit, beside whatever the model's code raises.
-    """
+    """Traces a model's prediction and step without compiling; raises `UserError` if they misfit."""
     terms = {
         name: term._replace(measure=functools.partial(_measured, name, term.measure))
         for name, term in recipe.objective.terms.items()
@@ -123,7 +115,6 @@ def _trace(recipe: Recipe, rates: Rates, spec: CorpusSpec) -> None:
 
 
 def _require_prediction(found: object, spec: CorpusSpec) -> None:
-    """Raises `UserError` unless a module returned what a model must."""
     if not isinstance(found, Prediction):
         raise UserError(
             f"The model returns {type(found).__name__}: it must return a msajax.Prediction."
@@ -144,11 +135,7 @@ def _require_prediction(found: object, spec: CorpusSpec) -> None:
 def check_declaration(
     model: Model, spec: CorpusSpec, shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Refuses declarations that name nothing among the parameters, whose `shapes` are by path.
-
-    Raises:
-        UserError: naming what there is not.
-    """
+    """Raises `UserError` for declarations that name none of the parameters, `shapes` by path."""
     if not shapes:
         raise UserError("The model has no parameters: there is nothing to train.")
     bias = model.output_bias

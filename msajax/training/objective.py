@@ -39,11 +39,7 @@ TERMS: Mapping[str, Term] = {"gate_entropy": Term(_gate_entropy)}
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """Holds what a run minimises: the sum of its terms, each times its weight.
-
-    Attributes:
-        terms: each by its name, in the order of the logs.
-    """
+    """Holds the terms whose weighted sum a run minimises, by name in the order of the logs."""
 
     terms: Mapping[str, Term]
 
@@ -185,11 +181,7 @@ def measure_terms(
 def weights_before(
     objective: Objective, predict: Callable[[Batch], Prediction], batch: Batch
 ) -> jax.Array:
-    """Computes the weights `[T]` of terms with scope ROW before anything is predicted.
-
-    Raises:
-        UserError: for a term whose weight depends on the prediction.
-    """
+    """Computes the weights `[T]` of ROW terms; raises `UserError` if one needs predictions."""
     shapes = jax.eval_shape(predict, batch)
     found = []
     for name, term in objective.terms.items():

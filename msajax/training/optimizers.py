@@ -194,7 +194,6 @@ def _schedule_free(step: Step) -> Callable[[Leaf], Moved]:
 
 
 def _weights(totals: Mapping[str, jax.Array], rates: jax.Array) -> dict[str, jax.Array]:
-    """Adds the weight of a step to the sum of all of them."""
     highest = jnp.maximum(totals.get("highest", 0), rates)
     return {"highest": highest, "weights": totals.get("weights", 0) + highest**2}
 

@@ -127,7 +127,6 @@ class _TrialProgress(EpochProgress):
         """Does nothing: the bar is that of the sweep."""
 
     def epoch_done(self, lines: Sequence[Mapping[str, Any]], best: np.ndarray) -> None:
-        """Shows one epoch's means, in a log at most once a minute."""
         self._done = lines[0]["epoch"]
         if self._bar is not None or time.monotonic() - self._told >= _LOG_SECONDS:
             super().epoch_done(lines, best)
@@ -151,7 +150,6 @@ class _TrialPart:
         self._bar, self._begin, self._epochs = bar, begin, epochs
 
     def show(self, completed: float | None = None, doing: str = "", said: str = "") -> None:
-        """Shows how many epochs are done, what is done now, and what the last one gave."""
         whole = None if completed is None else self._begin + completed / self._epochs
         self._bar.show(whole, doing, said)
 
@@ -189,13 +187,11 @@ class _Bar(Progress):
         _redirect_logs(during, sys.stderr)
 
     def show(self, completed: float | None = None, doing: str = "", said: str = "") -> None:
-        """Shows how much is done, what is done now, and what the last epoch gave."""
         self._said = said or self._said
         (task,) = self.task_ids
         self.update(task, completed=completed, description=doing)
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yields the lines, as rich asks for them."""
         yield from super().get_renderables()
         if self._said:
             yield Text(self._said, no_wrap=True, overflow="ellipsis")

@@ -45,7 +45,6 @@ class Run:
     """Holds what a run is made of before its first step, and who stops or watches it.
 
     Attributes:
-        preparation: fitted on the training split.
         train: the prepared training split, with labels.
         valid: the prepared validation split, with labels, but for samples that are held out to
             calibrate: it decides each seed's best epoch.
@@ -244,12 +243,7 @@ def check_labels(config: Config, spec: CorpusSpec, labels: np.ndarray) -> None:
 
 
 def check_model(config: Config, spec: CorpusSpec) -> None:
-    """Refuses what cannot be trained on a corpus; nothing is compiled or written.
-
-    Raises:
-        UserError: for a model, an objective, groups of parameters, transforms or a layout that do
-            not fit the corpus or each other.
-    """
+    """Raises `UserError` for settings that do not fit a corpus or each other; compiles nothing."""
     origin = registered()[config.model.name].origin
     with one_sentence(config) if origin else contextlib.nullcontext():
         _check_model(config, spec)

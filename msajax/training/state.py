@@ -157,7 +157,6 @@ def select(
     undefined (NaN). Stopped seeds do not change; one that fails stops, and does not improve.
 
     Args:
-        selection: what validation had decided before the epoch.
         scores: `[S]` float64, of validation; entries of stopped and failed seeds are ignored.
         failed: `[S]` bool, seeds whose numbers were not finite in this epoch.
     """

@@ -161,11 +161,7 @@ def amounts(entries: tuple[str, ...]) -> np.ndarray:
 
 
 def make_transforms(entries: tuple[str, ...], spec: CorpusSpec) -> Transforms:
-    """Builds the transforms that `train.transforms` names, but for those whose amount is 0.
-
-    Raises:
-        UserError: for an entry that cannot be read, or that does not suit its modality.
-    """
+    """Builds the transforms whose amount is not 0; raises `UserError` for an unfit entry."""
     made = []
     for number, entry in enumerate(entries):
         name, modality, text = parse_transform(entry)

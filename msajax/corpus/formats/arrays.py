@@ -100,10 +100,7 @@ def in_one_sentence(what: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def array_name(path: str, member: str) -> str:
-    """Returns the name of an array, `train/text` for the member `train/text.npy`.
-
-    Raises `UserError` for a name that the format does not know.
-    """
+    """Returns an array's name, `train/text` of `train/text.npy`; raises `UserError` if unknown."""
     name = member.removesuffix(".npy")
     split, _, array = name.partition("/")
     if split not in SPLITS and split in SPLIT_NAMES:
@@ -260,7 +257,6 @@ def make_corpus(
 
 
 def _read_manifest(path: str, stored: np.ndarray) -> dict[str, Any]:
-    """Reads the manifest of a corpus of recordings; raises `UserError` for anything else."""
     try:
         manifest = json.loads(str(stored[()])) if stored.dtype.kind == "U" else None
     except (ValueError, RecursionError, TypeError):
@@ -276,7 +272,6 @@ def _read_manifest(path: str, stored: np.ndarray) -> dict[str, Any]:
 def _split_header(
     path: str, split: str, arrays: dict[str, ArrayHeader], small: dict[str, np.ndarray]
 ) -> SplitHeader:
-    """Checks type and shape of every array of a split; describes the split."""
     found = {
         name.removeprefix(f"{split}/"): header
         for name, header in arrays.items()
@@ -373,10 +368,6 @@ def _split_header(
 
 
 def _shape_in_steps(features: ArrayHeader | np.ndarray) -> tuple[int, ...]:
-    """Returns the shape in which features are read: real numbers (N, d) are a step, (N, 1, d).
-
-    Features that were pooled over time are passed around without their axis of steps; whole
-    numbers of two axes are token ids.
-    """
+    """Returns (N, 1, d) for real numbers (N, d), pooled over time; token ids (N, T) stay."""
     shape = features.shape
     return (shape[0], 1, shape[1]) if features.dtype.kind == "f" and len(shape) == 2 else shape

@@ -171,7 +171,6 @@ def _read_bands(folder: str) -> np.ndarray:
 
 
 def _read_samples(folder: str) -> list[_Connectome]:
-    """Reads and checks the rows of `samples.csv`: each has an id and a file of its own."""
     path = os.path.join(folder, _SAMPLES)
     rows = _read_table(path, _COLUMNS)
     value, times = collections.Counter(row["id"] for row in rows).most_common(1)[0]
@@ -222,10 +221,6 @@ def _read_samples(folder: str) -> list[_Connectome]:
 
 
 def _read_table(path: str, columns: Sequence[str]) -> list[dict[str, str]]:
-    """Reads the rows of a table as text without the spaces around it.
-
-    Values are separated by commas, or by semicolons or tabs if its first line has more of them.
-    """
     with reading(path):
         if os.path.getsize(path) > _LARGEST:
             raise UserError(f"{path} is larger than {_LARGEST} bytes, too large for a table.")
@@ -284,7 +279,6 @@ def _person(sample: _Connectome) -> str:
 def _rows_of_splits(
     table: str, samples: Sequence[_Connectome], data: DataConfig
 ) -> dict[str, list[int]]:
-    """Returns the rows of each split: as the table says, or by person at random."""
     split_of = [sample.split for sample in samples]
     if not split_of[0]:
         people = {_person(sample) for sample in samples}
@@ -313,11 +307,7 @@ def _rows_of_splits(
 def _read_labels(
     table: str, samples: Sequence[_Connectome]
 ) -> tuple[list[float | int | None], tuple[str, ...]]:
-    """Reads the labels of all samples: numbers as they are, names by their place among all sorted.
-
-    Returns:
-        A number for each sample, whole where all are, None where it has no label; and the names.
-    """
+    """Reads numbers as they are, names as their place among all sorted, and no label as None."""
     texts = [sample.label for sample in samples]
     given = {text for text in texts if text}
     numbers = {
@@ -390,6 +380,5 @@ def _count_one_sided(path: str, allowed: bool) -> int:
 
 
 def _map_matrices(path: str) -> np.ndarray:
-    """Maps the matrices of a file, which have been checked, into memory."""
     with arrays.in_one_sentence(f"{path} changed or went bad while in use", *arrays.DAMAGED):
         return np.load(path, mmap_mode="r", allow_pickle=False)

@@ -73,8 +73,6 @@ _MOSEI_LABELS = ("sentiment", "happy", "sad", "anger", "surprise", "disgust", "f
 
 
 class _Files(NamedTuple):
-    """Holds the files of a folder by what they are."""
-
     path: str  # the folder
     labels: ComputationalSequence  # numbers, a row per segment
     words: ComputationalSequence | None  # bytes, a row per word or pause
@@ -83,7 +81,6 @@ class _Files(NamedTuple):
 
     @property
     def sequences(self) -> dict[str, ComputationalSequence]:
-        """Returns the files that are used, by name: labels, words, then the modalities."""
         words = {"words": self.words} if self.words else {}
         return {"labels": self.labels, **words, **self.modalities}
 
@@ -297,7 +294,6 @@ def _read_split(
 
 
 def _segment_ids(videos: Mapping[str, _Steps]) -> list[str]:
-    """Names the segments of the videos, in their order: `video[i]`, i counted from 0."""
     return [f"{v}[{i}]" for v, steps in videos.items() for i in range(len(steps.labels))]
 
 
@@ -305,13 +301,11 @@ def _segment_ids(videos: Mapping[str, _Steps]) -> list[str]:
 
 
 def _list_files(folder: str, suffix: str) -> list[str]:
-    """Lists the files of a folder whose names end in `suffix`, whatever their case, sorted."""
     names = [name for name in list_folder(folder) if name.lower().endswith(suffix)]
     return [path for name in names if os.path.isfile(path := os.path.join(folder, name))]
 
 
 def _sort_out(folder: str) -> _Files:
-    """Checks every file of a folder and tells them apart."""
     sequences = [read_csd(path) for path in _list_files(folder, ".csd")]
     if not sequences:
         raise UserError(f"{folder} holds no .csd file.")
@@ -344,7 +338,6 @@ def _sort_out(folder: str) -> _Files:
 
 
 def _names_of(sequence: ComputationalSequence) -> list[str]:
-    """Returns the names of a sequence: of its root group, then of its file."""
     stem = os.path.splitext(os.path.basename(sequence.path))[0]
     return [re.sub(r"[^a-z0-9]+", "_", n.lower()).strip("_") for n in (sequence.name, stem)]
 
@@ -372,7 +365,6 @@ def _find_labels(folder: str, sequences: list[ComputationalSequence]) -> Computa
 def _find_words(
     folder: str, sequences: list[ComputationalSequence]
 ) -> ComputationalSequence | None:
-    """Finds words: the bytes that are no phones."""
     texts = [s for s in sequences if s.is_bytes]
     words = [s for s in texts if not _has_in_name(s, "phone")]
     for sequence in texts:
@@ -384,7 +376,6 @@ def _find_words(
 def _only(
     folder: str, what: str, found: list[ComputationalSequence]
 ) -> ComputationalSequence | None:
-    """Returns the one file of its kind, None without any; raises `UserError` for several."""
     if len(found) > 1:
         raise UserError(
             f"{folder} holds several files of {what}, {found[0].path} and {found[1].path}; leave "
@@ -412,11 +403,7 @@ def _modality_name(sequence: ComputationalSequence) -> str:
 
 
 def _read_segments(labels: ComputationalSequence) -> tuple[dict[str, Rows], int]:
-    """Reads the segments of every video, by video, and clips labels of sentiment.
-
-    Returns:
-        The segments, labels as float64; and how many labels were clipped.
-    """
+    """Returns the segments by video, sentiment labels clipped, and how many labels were clipped."""
     if labels.width > MOST_OUTPUTS:
         raise UserError(
             f"{labels.path}: labels have {labels.width} columns; at most {MOST_OUTPUTS} are read."

@@ -47,11 +47,7 @@ class ComputationalSequence:
     duration: float
 
     def rows(self, videos: Iterable[str]) -> Iterator[Rows]:
-        """Yields the rows of the videos that the file has, in the order of `videos`.
-
-        Raises:
-            UserError: if the file was changed or damaged since it was checked.
-        """
+        """Yields the rows of `videos` that there are; raises `UserError` if the file went bad."""
         known = set(self.videos)
         with _open_videos(self.path) as data:
             for video in filter(known.__contains__, videos):
@@ -109,7 +105,6 @@ def read_csd(path: str | os.PathLike) -> ComputationalSequence:
 
 @contextlib.contextmanager
 def _open_videos(path: str) -> Iterator[h5py.Group]:
-    """Opens a file and yields the group that holds its videos."""
     with hdf5.opened(path) as file:
         names = list(file)
         if len(names) != 1:
@@ -169,8 +164,5 @@ def _read_intervals(path: str, data: h5py.Group, video: str, rows: int) -> np.nd
 
 
 def _form(features: h5py.Dataset | np.ndarray) -> tuple[int, bool]:
-    """Returns what all videos of a file share: the columns, and whether they hold bytes.
-
-    The width of bytes is that of a video's longest word, and is not shared.
-    """
+    """Returns what all videos share: columns, and whether they hold bytes, of whatever width."""
     return features.shape[1], features.dtype.kind == "S"

@@ -102,8 +102,6 @@ def form_of(found: h5py.Dataset) -> str:
 
 
 class _Array(NamedTuple):
-    """Describes the array of a file that has been checked."""
-
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -119,10 +117,7 @@ def matches(path: str) -> bool:
 
 
 def _files(folder: str) -> list[tuple[str, str, str]]:
-    """Lists (part, split, path) of every file whose name belongs to the format.
-
-    Sorted by part and split, so that the digest does not depend on what files call a split.
-    """
+    """Lists (part, split, path), sorted: the digest must not depend on what files call a split."""
     found = ((name, _FILE.fullmatch(name)) for name in list_folder(folder))
     return sorted((m[1], SPLIT_NAMES[m[2]], os.path.join(folder, n)) for n, m in found if m)
 

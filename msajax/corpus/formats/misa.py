@@ -69,16 +69,12 @@ class _Sequences(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """Says what text is, in all splits."""
-
     is_ids: bool  # says that word ids are read as token ids
     row_of: dict[str, int]  # the row of each word in `vectors`; {} if there are none
     vectors: np.ndarray  # `[V, d]` float32, zeros for words that have none
 
 
 class _Unpadded(NamedTuple):
-    """Holds a split before padding."""
-
     ids: np.ndarray  # `[N]` str
     rows: dict[str, _Sequences]  # features by modality
     labels: np.ndarray | None  # `[N, K]`, or None
@@ -338,10 +334,7 @@ def _align_words(
 
 
 def _split_header(path: str, name: str, part: _Unpadded, text: _Text, aligned: bool) -> SplitHeader:
-    """Describes a split as it is when padded.
-
-    Aligned modalities are padded to the same steps, although the longest sample may lack one.
-    """
+    """Describes a padded split; aligned modalities are equally long, even if a sample lacks one."""
     shapes = {}
     for m, (steps, lengths) in part.rows.items():
         is_words = m == "text" and text.row_of

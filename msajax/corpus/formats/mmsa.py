@@ -72,7 +72,6 @@ def matches_mult(pickled: Pickled) -> bool:
 
 
 def _field_names(pickled: Pickled) -> set[str]:
-    """Returns the names in the first split, in lower case; none if it is no dict."""
     tree = next(iter(pickled.trees.values()))
     names = tree if isinstance(tree, dict) else ()
     return {name.lower() for name in names if isinstance(name, str)}
@@ -228,7 +227,6 @@ class _Notes:
         return f"{draft.where}{what}".removeprefix(f"{self.path}: ")
 
     def say(self) -> None:
-        """Logs one line about the mask of text and one about lengths, if there is any to say."""
         # The mask of text: the same in all splits, or a warning.
         if self.by_bert:
             logger.info(
@@ -326,10 +324,7 @@ def _complete(text: str, notes: _Notes, draft: _Draft) -> None:
 
 
 def _without_nan_padding(x: np.ndarray) -> tuple[np.ndarray, int]:
-    """Puts zeros for the steps of NaN alone before and behind sequences `[N, T, d]`; counts them.
-
-    Steps of NaN inside a sequence stay.
-    """
+    """Zeros steps of NaN alone at both ends of sequences `[N, T, d]`, not inside; counts them."""
     is_nan = np.isnan(x).all(axis=2)
     padding = is_nan & ~first_to_last(nonzero_steps(x) & ~is_nan)
     if padding.any():

@@ -229,17 +229,11 @@ def matches_folder(path: str) -> bool:
 
 
 def open_mapped(path: str) -> Corpus:
-    """Opens a mapped folder; features stay on disk until they are used.
-
-    Raises:
-        UserError: for a damaged manifest, a missing or pickled array, a wrong name, type, shape or
-            label.
-    """
+    """Opens a mapped folder; features stay on disk until used. Raises `UserError` for a bad one."""
     names, digest = _read_index(path)
     headers = {name: _check_file(path, name, None) for name in names}
 
     def load(name: str) -> np.ndarray:
-        """Maps an array on disk into memory; checks text."""
         file_name = os.path.join(path, f"{name}.npy")
         try:
             array = np.load(file_name, mmap_mode="r", allow_pickle=False)
@@ -262,7 +256,6 @@ def open_mapped(path: str) -> Corpus:
 
 
 def _verify(path: str, names: list[str], expected: str) -> None:
-    """Reads every byte, and refuses arrays that do not fit the manifest's names and digest."""
     digest = hashlib.sha256()
     for folder, _, files in os.walk(path):
         for file in files:

@@ -118,7 +118,6 @@ def _stem_and_suffix(path: str) -> tuple[str, str]:
 
 
 def _splits(path: str, tree: Any) -> dict[str, Any]:
-    """Returns the content of each split, or {} if the pickle is not a dict of splits."""
     if not isinstance(tree, dict):
         return {}
     named: dict[str, str] = {}
@@ -268,7 +267,6 @@ def to_whole(array: np.ndarray, where: str) -> np.ndarray:
 
 
 def _entries(value: Any, where: str) -> list[Any]:
-    """Returns the entries of a list, tuple or array, one for each sample."""
     if isinstance(value, np.ndarray) and value.ndim and value.size <= _MOST_PARTS * len(value):
         return value.tolist()
     if type(value) in (list, tuple):

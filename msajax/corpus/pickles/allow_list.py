@@ -36,9 +36,6 @@ class Limits:
 
     Reading a file takes time and memory in proportion to its size as long as every byte of it is
     used once. But a file of kilobytes can use a list that it made a million times: that is counted.
-
-    Attributes:
-        total: the most that the file may cause, from its beginning to its end.
     """
 
     def __init__(self, file_size: int) -> None:
@@ -281,10 +278,7 @@ def _dtype(args: tuple, limits: Limits) -> Pending:
 
 
 def _dtype_from_state(text: str, state: Any, limits: Limits) -> np.dtype:
-    """Builds a type of array; takes nothing but the byte order from its state.
-
-    Flags in the state could turn numbers into pointers.
-    """
+    """Takes nothing but the byte order of the state: its flags could turn numbers into pointers."""
     dtype = np.dtype(object if text[0] == "O" else text)
     ok = type(state) is tuple and len(state) == 8 and type(state[0]) is type(state[5]) is int
     ok = ok and state[0] == 3 and type(state[1]) is str and state[1] in ("<", ">", "|", "=")

@@ -94,10 +94,7 @@ def _open(path: str) -> BinaryIO:
 
 
 def _decompress(path: str, file: BinaryIO) -> BinaryIO:
-    """Decompresses a gzip file into a temporary one without a name, which is gone once closed.
-
-    Raises `UserError` if it is damaged, holds more than its size allows, or there is no room.
-    """
+    """Decompresses a gzip file into a temporary one without a name, which is gone once closed."""
     # A file's own word on what it holds may be wrong, so bytes are counted as they come: a bomb
     # is refused before it fills the disk.
     most = _most_bytes(os.fstat(file.fileno()).st_size)
@@ -124,7 +121,6 @@ def _decompress(path: str, file: BinaryIO) -> BinaryIO:
 
 
 def _most_bytes(size: int) -> int:
-    """Returns the most bytes that a gzip file of `size` bytes may hold."""
     return min(MOST_TIMES * size, MOST_BYTES)
 
 
@@ -160,10 +156,6 @@ def _check_head(path: str, file: BinaryIO, compressed: bool) -> None:
 
     Protocols 2 to 5 begin with a signature. Protocols 0 and 1 look like text: their first kilobytes
     have to make sense, opcode by opcode, and end the file or be inside of a container.
-
-    Raises:
-        NoPickle: saying what is wrong with the first kilobytes.
-        UserError: if the file cannot be read.
     """
     size = os.fstat(file.fileno()).st_size
     with _in_one_sentence(path, file, UserError):
@@ -197,10 +189,7 @@ def _check_head(path: str, file: BinaryIO, compressed: bool) -> None:
 
 
 def _any_global(module: str, name: str) -> Global:
-    """Returns the entry of a name; for a name that is not allowed, an entry that builds nothing.
-
-    A file that asks for such a name is a pickle, and is refused by that name when it is read.
-    """
+    """Returns the entry of a name; one not allowed builds nothing, and reading refuses it."""
     return ALLOWED.get((module, name)) or Global(name, lambda *_: Pending(lambda *_: None))
 
 
@@ -265,7 +254,6 @@ def _children(value: Any) -> list[Any]:
 
 
 def _flat_bytes(children: list[Any]) -> int | None:
-    """Returns the bytes of children that are all numbers or text, None for others."""
     kinds = set(map(type, children))
     if not kinds <= _LEAVES:
         return None

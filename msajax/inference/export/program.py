@@ -126,7 +126,6 @@ def write_npz(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _make_manifest(bundle: Bundle, program: Program, digests: Mapping[str, str]) -> dict[str, Any]:
-    """Makes the manifest of an export."""
     preparation, spec = bundle.preparation, bundle.preparation.spec
     scores, weights = (BATCH, len(spec.label_names)), (BATCH, len(spec.modalities))
     return {
@@ -181,7 +180,6 @@ def _array(name: str, dtype: str, shape: tuple[int | str, ...], meaning: str) ->
 
 
 def _text_of(bundle: Bundle) -> dict[str, Any] | None:
-    """Says what makes the text of transcripts; None for text that is features or ids alone."""
     preparation = bundle.preparation
     if (encoder := preparation.spec.encoder("text")) is not None:
         return {

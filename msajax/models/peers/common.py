@@ -31,11 +31,7 @@ class Peer(nn.Module):
 
     @nn.compact
     def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
-        """Scores features `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}`.
-
-        Raises:
-            ValueError: for shapes that do not fit the specification.
-        """
+        """Scores features `[B, T_m, d_m]` by modality; raises `ValueError` for wrong shapes."""
         # Left to JAX, accelerators would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision(self.config.matmul_precision):
             sequences, valid = read_inputs(self.config, self.spec, features, masks, train=train)
@@ -67,11 +63,7 @@ def uniform(limit: float) -> nn.initializers.Initializer:
 
 
 class Linear(nn.Module):
-    """Computes `x W + b`, drawn from ±1 / sqrt(inputs), as PyTorch's linear layers are.
-
-    Attributes:
-        kernel_init: draws W in place of that.
-    """
+    """Computes `x W + b`, drawn from ±1 / sqrt(inputs), as PyTorch's linear layers are."""
 
     features: int
     use_bias: bool = True
@@ -125,7 +117,6 @@ class Lstm(nn.Module):
     Gates stand in the order input, forget, cell, output.
 
     Attributes:
-        units: size of the state.
         input_init: draws the kernel of the input in place of ±1 / sqrt(units).
         state_init: likewise that of the state.
     """
@@ -245,7 +236,6 @@ def needs_text_and_another(does: str) -> Callable[[ModelConfig, CorpusSpec], Non
     """Makes the check of a model in which text `does` something to other modalities."""
 
     def check(config: ModelConfig, spec: CorpusSpec) -> None:
-        """Raises `UserError` unless there are text and another modality."""
         if "text" not in spec.modalities or len(spec.modalities) < 2:
             raise UserError(
                 f"model.name = {config.name!r} {does}, so it needs text and at least one other, "

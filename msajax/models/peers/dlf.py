@@ -42,11 +42,7 @@ _ANCHORS = 16  # whose triplets are computed at a time
 
 
 class WholeSequence(nn.Module):
-    """Maps all steps of a sequence to one vector, each step by a kernel of its own.
-
-    Attributes:
-        length: steps of the longest sequence.
-    """
+    """Maps all steps, `length` at most, to one vector, each step by a kernel of its own."""
 
     length: int
 

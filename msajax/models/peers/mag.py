@@ -73,11 +73,7 @@ class Mag(nn.Module):
 
     @nn.compact
     def __call__(self, features: Arrays, masks: Arrays, *, train: bool = False) -> Prediction:
-        """Scores pieces `[B, P, 3]`, features `{modality: [B, P, d_m]}`, under masks `[B, P]`.
-
-        Raises:
-            ValueError: for shapes that do not fit the specification or each other.
-        """
+        """Scores pieces `[B, P, 3]` and features `[B, P, d_m]`; raises `ValueError` if unfit."""
         check_inputs(self.config, self.spec, features, masks, {})
         pieces, mask, spec = features[_TEXT], masks[_TEXT], self.spec
         with jax.default_matmul_precision(self.config.matmul_precision):

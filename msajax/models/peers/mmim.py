@@ -167,7 +167,6 @@ def _unit(x: jax.Array) -> jax.Array:
 
 
 def _log_likelihood(prediction: Prediction, batch: Any) -> Measured:
-    """Averages the log-likelihoods of samples."""
     return mean_over_rows(prediction.aux["log_likelihood"], batch)
 
 

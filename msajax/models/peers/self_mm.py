@@ -102,12 +102,10 @@ class SelfSupervised(Peer):
 
 
 def _key(what: str, modality: str) -> str:
-    """Names an array of a modality, or of all together."""
     return what if modality == ALL else f"{what}_{modality}"
 
 
 def _size(own: SelfMmSettings, modality: str) -> int:
-    """Returns the size of a modality's feature, or of that of all together."""
     return own.post_fusion if modality == ALL else getattr(own, f"post_{kind_of(modality)}")
 
 
@@ -126,7 +124,6 @@ def unimodal_errors(prediction: Prediction, batch: Any) -> dict[str, jax.Array]:
 
 
 def _unimodal(prediction: Prediction, batch: Any) -> Measured:
-    """Averages the sum of the errors of all modalities over the rows of a batch."""
     return mean_over_rows(sum(unimodal_errors(prediction, batch).values()), batch)
 
 

@@ -59,10 +59,7 @@ class Vectors(nn.Module):
 
     @nn.compact
     def __call__(self, sequences: Arrays, masks: Arrays, *, train: bool) -> dict[str, jax.Array]:
-        """Maps `{modality: [B, T_m, d_m]}` under `{modality: [B, T_m]}` to `{modality: [B, D_m]}`.
-
-        Text comes last.
-        """
+        """Maps `{modality: [B, T_m, d_m]}` to `{modality: [B, D_m]}`, text last."""
         own, found = self.config.own, {}
         is_clean = not reads_padding(self.config)
         for m in sorted(sequences, key=lambda m: m == "text"):

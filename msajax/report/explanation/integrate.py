@@ -112,8 +112,6 @@ def integrate(bundle: Bundle, split: Split, outputs: np.ndarray, tell: Tell) -> 
 
 
 class _Programs:
-    """Runs compiled programs over batches of samples and over random seeds."""
-
     def __init__(self, bundle: Bundle, split: Split, outputs: np.ndarray) -> None:
         self._bundle, self._split, self._outputs = bundle, split, outputs
         spec, model = bundle.preparation.spec, bundle.config.model
@@ -166,7 +164,6 @@ class _Programs:
         self._sizes = {key: self._detail.sizes(shape[2:]) for key, shape in shapes.items()}
 
     def run(self, points: int, tell: Tell) -> Explained:
-        """Explains all samples by so many points of the path."""
         samples, seeds = len(self._split), len(self._bundle.seeds)
         starts = range(0, samples, self._rows)
         parts, total, done = _parts_of_path(points), {}, 0
@@ -214,11 +211,9 @@ class _Programs:
         )
 
     def _variables(self, seed: int) -> Any:
-        """Puts the variables of one random seed on the device."""
         return jax.device_put(jax.tree.map(lambda x: x[seed], self._bundle.variables))
 
     def _batch(self, rows: slice) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Cuts rows out of the split, as features and masks."""
         features, masks = (
             {m: self._filled(arrays[m][rows, :length]) for m, length in self._lengths.items()}
             for arrays in (self._split.features, self._split.masks)

@@ -53,7 +53,6 @@ class SweepFolder:
 
         Args:
             identity: settings by which two sweeps are the same sweep, flat.
-            trials: the number of trials that are planned.
 
         Raises:
             UserError: naming every difference.
@@ -123,7 +122,6 @@ def experiment_text(config: Config, sentence: str, space: Mapping[str, Any] | No
     """Writes an experiment as the Python file that `--config` reads.
 
     Args:
-        sentence: text of its docstring.
         space: the space that its get_space() returns; None for no such function.
     """
     usual = flatten(Config())
@@ -162,7 +160,6 @@ def _in_docstring(text: str) -> str:
 
 
 def _rows_of(content: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Lists the trials as rows of CSV: a cell for each column."""
     metric, found = f"valid_{content['metric']}", []
     keys = dict.fromkeys(key for trial in content["trials"] for key in trial["settings"])
     for trial in content["trials"]:

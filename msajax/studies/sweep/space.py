@@ -31,11 +31,7 @@ _FIXED = {
 
 
 def load_space(path: str, model: ModelConfig) -> Any:
-    """Calls `get_space()` of an experiment file; without it, the space is what its model declares.
-
-    Raises:
-        UserError: if there is neither, or the function fails.
-    """
+    """Calls a file's `get_space()`, else takes its model's space; raises `UserError` if none."""
     path = os.path.abspath(path)  # as tracebacks name it
     try:
         spec = importlib.util.spec_from_file_location("msajax_experiment_of_user", path)
@@ -124,7 +120,6 @@ def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
 def _check_listed(
     space: Sequence[Any], config: Config, usual: TrialSettings
 ) -> list[TrialSettings]:
-    """Checks trials that are said one by one."""
     if not space or not all(isinstance(trial, Mapping) for trial in space):
         raise UserError(
             "get_space() returns a list: each of its trials must be {key: value}, where {} changes "
@@ -140,7 +135,6 @@ def _check_listed(
 
 
 def _check_tried_key(key: Any, config: Config) -> None:
-    """Raises `UserError` for a key that is unknown, or that trials must have in common."""
     if not isinstance(key, str):
         raise UserError(f"get_space(): the key {key!r} must be text, as 'optim.learning_rate'.")
     try:
@@ -158,7 +152,6 @@ def _check_tried_key(key: Any, config: Config) -> None:
 
 
 def _check_values(key: str, values: Any, usual: Any) -> None:
-    """Raises `UserError` unless the values of a key are a list or a range of what it can be."""
     if isinstance(values, list):
         if not values:
             raise UserError(f"get_space(): the list of {key} is empty.")
@@ -187,7 +180,6 @@ def _check_values(key: str, values: Any, usual: Any) -> None:
 
 
 def _check_value(key: str, value: Any, usual: Any) -> None:
-    """Raises `UserError` for a value of another type than that of the setting."""
     kind = type(usual)
     kinds = {float: (float, int), tuple: (tuple, list)}.get(kind, (kind,))
     if type(value) not in kinds:

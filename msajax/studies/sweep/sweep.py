@@ -88,7 +88,6 @@ def print_sweep(content: Mapping[str, Any], console: Console) -> None:
 
 
 def _trials_table(content: Mapping[str, Any]) -> Table:
-    """Makes the table of the best trials; those that were stopped stand below the others."""
     metric, sign = content["metric"], -1 if content["larger_is_better"] else 1
     table = Table(
         title=Text(f"the best of {len(content['trials'])} trials, on validation"),
@@ -160,9 +159,6 @@ def sweep(
     config: Config, what: Plan, workdir: str, stop: StopRequest | None = None
 ) -> dict[str, Any] | None:
     """Tries settings in a folder, and goes on where it was interrupted.
-
-    Args:
-        config: the experiment, whose settings the trials change.
 
     Returns:
         The content of sweep.json, or None if it has paused.
@@ -310,35 +306,21 @@ def _with_trial_seeds(config: Config, seeds: int) -> Config:
 
 
 def _metric(records: Sequence[Mapping[str, Any]]) -> SelectionMetric | None:
-    """Returns the metric by which the trials are compared; None if none was trained."""
     known = [record for record in records if "metric" in record]
     return SelectionMetric(known[0]["metric"], known[0]["larger_is_better"]) if known else None
 
 
 class _Opener:
-    """Opens what trials read; a corpus that several read in the same way is opened once.
-
-    Attributes:
-        digests: tell whether the experiment's corpus and encoders are the same.
-    """
+    """Opens what trials read; a corpus that several read in the same way is opened once."""
 
     def __init__(self, config: Config) -> None:
-        """Opens what the experiment reads, and refuses what it could not be measured on.
-
-        Raises:
-            UserError: for what a run of the experiment would refuse before it trains.
-        """
+        """Opens what the experiment reads, and refuses what it could not be measured on."""
         self._opened: tuple[Any, Any, Any] = (None, None, None)
         self._is_a_file = os.path.exists(config.data.path)  # and not an embedded corpus
         self.digests = check_run(config, *self._open(config))
 
     def open(self, config: Config) -> Sources:
-        """Opens what a trial reads, and fits its preparation.
-
-        Raises:
-            UserError: if the trial's settings do not fit the corpus.
-            FileNotFoundError: if the corpus has gone, which is no trial's fault.
-        """
+        """Opens what a trial reads; FileNotFoundError if the corpus has gone, no trial's fault."""
         if self._is_a_file and not os.path.exists(config.data.path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), config.data.path)
         return open_sources(config, *self._open(config), verify=False)

@@ -33,15 +33,12 @@ class _Stop(StopRequest):
 
     @property
     def requested(self) -> bool:
-        """Says whether the trial is to stop."""
         return self.is_hopeless or self._of_sweep.requested
 
     def will_serve(self) -> None:
-        """Notes that signals are served from now on."""
         self._of_sweep.will_serve()
 
     def serve(self) -> None:
-        """Notes that the trial saves and ends."""
         if self._of_sweep.requested:
             self._of_sweep.serve()
 
