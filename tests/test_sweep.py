@@ -129,7 +129,7 @@ RATE = "optim.learning_rate"
         ({"optim.name": ("adam", "adamw", "log")}, 1, "is no number, so it has no range"),
         ({RATE: (0.1, 0.2, "log")}, None, "is a range, which has no end: give --trials=N"),
         ({RATE: [0.1, 0.2]}, 0, "--trials=0: must be 1 or more"),
-        ({RATE: [0.1, 0.2]}, 3, r"--trials=3: .* only 2 combinations; give at most 2; a sweep without"),
+        ({RATE: [0.1, 0.2]}, 3, "only 2 combinations; give at most 2; a sweep without"),
         ({"train.patience": list(range(10_001))}, None, "10001 combinations, more than 10000"),
         ({RATE: (0.1, 0.2, "log")}, 10_001, "--trials=10001: it is too many"),
     ],
