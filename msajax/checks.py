@@ -71,7 +71,7 @@ def number_of(text: Any, otherwise: Any = math.nan) -> Any:
     """Returns the number that a text is, and what is given `otherwise` for all that is none."""
     try:
         return float(text)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return otherwise
 
 

@@ -52,6 +52,8 @@ AXES = {
     "gate_activation": ("relu", "none"),
     "gate_start": ("even", "anchor"),
     "head": ("weighted_sum", "mean", "concat"),
+    "n_layers_head": (0, 2),
+    "head_dropout": (0.0, 0.3),
     "missing_modality": ("mask", "reference"),
     "dtype": ("float32", "bfloat16"),
     "causal": (False, True),

@@ -154,7 +154,10 @@ def numpy_sample(params, config, spec, features, masks, added):
         p = params["head"]["gate"]
         logits = dense(p["weights"], np.maximum(dense(p["hidden"], pooled[counted].mean(0)), 0))
         weights[counted] = scipy.special.softmax(logits[counted])
-    return dense(params["regression"], weights @ pooled), weights
+    vector = weights @ pooled
+    for k in range(config.n_layers_head):
+        vector = np.maximum(dense(params["hidden"][f"layers_{k}"], vector), 0)
+    return dense(params["regression"], vector), weights
 
 
 def numpy_model(params, config, spec, features, masks, added=()):
@@ -195,7 +198,9 @@ CASES = {
         n_layers_fuse=2,
         norm_eps=0.05,
     ),
-    "no fusion": settings(n_layers_fuse=0, pooling_method="attention"),
+    "no fusion, layers behind the pooled vector": settings(
+        n_layers_fuse=0, pooling_method="attention", n_layers_head=2
+    ),
     "anchor last of unsorted names, head size set": settings(
         corpus("face", "body"),
         n_layers_mod=0,
@@ -658,6 +663,12 @@ def test_dropout_sites_are_those_of_the_specification():
     expected += [(f"{b}{inner}", 0.25) for b in blocks for inner in ("/attention", "", "/ffn", "")]
     expected += [("head/gate", 0.25)]  # between the layers of the gate; none before the regression
     assert sorted(sites) == sorted(expected)
+    # With layers behind the pooled vector: in front of them, and behind each.
+    model, params = setup("float32", "mean", n_layers_head=2, head_dropout=0.4, overrides=())
+    apply, sites[:] = functools.partial(model.apply, train=True), []
+    with nn.intercept_methods(record):
+        jax.eval_shape(apply, {"params": params}, FEATURES, MASKS)
+    assert [site for site in sites if site[0] == "hidden"] == [("hidden", 0.4)] * 3
 
 
 # --- guards ---

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 from msajax.errors import UserError
 
-DROPOUT_RATES = (
+_ENCODER_RATES = (
     "dropout_rate",
     "attention_dropout",
     "ffn_dropout",
     "projection_dropout",
     "input_dropout",
 )
+DROPOUT_RATES = (*_ENCODER_RATES, "head_dropout")
 # Settings that one modality may have otherwise than the rest: those of its own encoder.
 ENCODER_SETTINGS = (
     "n_layers_mod",
@@ -39,7 +40,7 @@ ENCODER_SETTINGS = (
     "input_projection",
     "positions",
     "position_init",
-    *DROPOUT_RATES,
+    *_ENCODER_RATES,
 )
 
 

@@ -119,6 +119,9 @@ class ModelConfig(Settings):
         gate_start: how the gate weighs modalities before training: even, or anchor, which begins
             near the anchor alone.
         head: how pooled modalities become one vector: weighted_sum (by the gate), mean, or concat.
+        n_layers_head: layers with ReLU between the pooled vector and the scores, each model_dim
+            wide (Iyyer et al., 2015).
+        head_dropout: dropout rate of the pooled vector, and of what each of these layers writes.
         dropout_rate: dropout rate of every site inside the model that has no rate of its own.
         attention_dropout: dropout rate of attention probabilities (-1 takes dropout_rate).
         ffn_dropout: dropout rate between the two layers of the feed-forward network (-1
@@ -193,6 +196,8 @@ class ModelConfig(Settings):
     gate_activation: str = "relu"
     gate_start: str = "even"
     head: str = "weighted_sum"
+    n_layers_head: int = 0
+    head_dropout: float = 0.0
     dropout_rate: float = 0.1
     attention_dropout: float = SAME
     ffn_dropout: float = SAME
@@ -278,7 +283,7 @@ class ModelConfig(Settings):
 
         # Sizes and rates.
         at_least(self, "model", 1, "model_dim", "num_heads", "ff_dim")
-        depths = ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse")
+        depths = ("n_layers_mod", "n_layers_fuse", "n_layers_post_fuse", "n_layers_head")
         optional = ("max_len", "head_dim", "value_dim", "embedding_dim")
         at_least(self, "model", 0, *depths, *optional)
         sizes = ("model_dim", "num_heads", "ff_dim", *optional)
@@ -289,7 +294,7 @@ class ModelConfig(Settings):
         divides = self.head_dim > 0 or self.model_dim % self.num_heads == 0
         requirement = f"must divide model.model_dim = {self.model_dim} (or set model.head_dim)"
         require(self, "model.num_heads", divides, requirement)
-        for name in ("dropout_rate", "input_dropout"):
+        for name in ("dropout_rate", "input_dropout", "head_dropout"):
             require(self, f"model.{name}", 0 <= getattr(self, name) < 1, "must lie in [0, 1)")
         for name in ("attention_dropout", "ffn_dropout", "projection_dropout"):
             rate = getattr(self, name)

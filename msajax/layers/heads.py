@@ -161,3 +161,22 @@ class AdaptiveHead(nn.Module):
         if self.config.head == "concat":
             return concatenate(pooled, present), weights
         return jnp.einsum("bm,bmd->bd", weights, pooled), weights
+
+
+class HiddenLayers(nn.Module):
+    """Applies `n_layers_head` layers with ReLU to a pooled vector, with dropout around them.
+
+    As of a deep averaging network (Iyyer et al., 2015). Float32.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `[B, D]` to `[B, model_dim]`; without layers it is dropout alone."""
+        dropout = Dropout(self.config.rate("head_dropout"))
+        x = dropout(x, train=train)
+        for k in range(self.config.n_layers_head):
+            layer = nn.Dense(self.config.model_dim, kernel_init=kernel_init, name=f"layers_{k}")
+            x = dropout(nn.relu(layer(x)), train=train)
+        return x

@@ -31,7 +31,7 @@ _PARTS = {
     "attention pooling": ("S D^2", {"pool"}),
     "gate": ("D^2 + D M", {"gate"}),
     "weighted sum": ("M D", {"bm,bmd->bd"}),
-    "output": ("D", {"regression"}),
+    "output": ("D^2", {"hidden", "regression"}),
     "attribution": ("N L^2 (S D^2 + S^2 D + S D F)", {"attribution"}),
 }
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from msajax.config import ModelConfig
 from msajax.errors import UserError
-from msajax.layers.heads import AdaptiveHead, Arrays
+from msajax.layers.heads import AdaptiveHead, Arrays, HiddenLayers
 from msajax.layers.linear import kernel_init
 from msajax.layers.positions import DROFE_FEATURES
 from msajax.layers.transformer import (
@@ -133,6 +133,8 @@ class SequenceLevelModel(nn.Module):
             vector, weights = AdaptiveHead(self.config, names, self.anchor, name="head")(
                 sequences, masks, train=train
             )  # [batch, model_dim or modalities * model_dim], [batch, modalities]
+            if self.config.n_layers_head or self.config.head_dropout:
+                vector = HiddenLayers(self.config, name="hidden")(vector, train=train)
             score = nn.Dense(self.spec.outputs, kernel_init=kernel_init, name="regression")(
                 vector
             )  # [batch, outputs]
@@ -314,7 +316,9 @@ MODEL = Model(
     module=SequenceLevelModel,
     output_bias="regression/bias",
     bound={
-        "regression/*": (LABELS, MODALITIES),  # a concatenating head has a block for each modality
+        # A concatenating head has a block for each modality.
+        "hidden/layers_0/*": (MODALITIES,),
+        "regression/*": (LABELS, MODALITIES),
         "head/gate/*": (MODALITIES,),
         "text_embedding/embedding": (VOCABULARY,),
         "*positions/embedding": (POSITIONS,),
