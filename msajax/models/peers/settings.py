@@ -143,6 +143,8 @@ class CrossmodalSettings(PeerSettings):
 class MultSettings(CrossmodalSettings):
     """Says how large a Multimodal Transformer is; the defaults are the toolkit's for CMU-MOSI.
 
+    On CMU-MOSI (configs/mult.py) MAE on validation is 1.095 by `compat=reference`, else 1.077.
+
     Attributes:
         positions: sinusoidal positions in every encoder, which the authors' code has and the
             toolkit's has not.
@@ -232,7 +234,8 @@ class TfnSettings(PeerSettings):
 
     Attributes:
         compat: clean; or reference, what the toolkit's code does: means over padding as well, an
-            LSTM that runs over it, and no dropout of text.
+            LSTM that runs over it, and no dropout of text. On CMU-MOSI (configs/tfn.py) MAE on
+            validation is 0.991 then, else 1.024.
         text_hidden: units of the LSTM over text.
         text_out: size of the text's vector.
         audio_hidden: size of the layers of audio.
@@ -278,7 +281,8 @@ class LmfSettings(PeerSettings):
     Attributes:
         compat: clean; or reference, what the toolkit's code does: means over padding as well, an
             LSTM that runs over it, no dropout of text, and weights of the rank and a bias behind
-            them that stay as they began.
+            them that stay as they began. On CMU-MOSI (configs/lmf.py) MAE on validation is 1.092
+            then, else 1.078.
         rank: terms of the sum, each a product of one number for each modality.
         text_hidden: units of the LSTM over text, whose vector is half as large.
         audio_hidden: size of the layers of audio.
@@ -328,7 +332,8 @@ class MisaSettings(PeerSettings):
     Attributes:
         compat: clean; or reference, what the toolkit's code does: every modality but text is read
             for as many steps as text has, padding or not, one that a sample lacks counts as zeros,
-            and LSTMs begin as PyTorch's do.
+            and LSTMs begin as PyTorch's do. On CMU-MOSI (configs/misa.py) MAE on validation is
+            1.063 then, else 1.060.
         hidden: size of the vectors of every modality.
         num_heads: heads of the attention between these vectors.
         ff_dim: inner width of the feed-forward network behind it.
@@ -364,7 +369,8 @@ class SelfMmSettings(PeerSettings):
     Attributes:
         compat: clean; reference, what the toolkit's code does: text is its first step, whatever
             reads it, and samples that no step has read yet count in the centres, as zeros; or
-            original, the authors' own: the same, and labels of 0 count as positive.
+            original, the authors' own: the same, and labels of 0 count as positive. On CMU-MOSI
+            (configs/self_mm.py) MAE on validation is 1.348 by reference, else 1.049.
         audio_lstm: units of the LSTM over audio.
         video_lstm: units of the LSTM over video, and over any other modality.
         audio_out: size of the vector of audio.
@@ -426,7 +432,8 @@ class MmimSettings(PeerSettings):
         compat: clean; or reference, what the authors' code does (the toolkit's is the same): text
             is its first step, whatever reads it; states of LSTMs are not dropped; likelihoods lack
             the logarithm of their variance, which then nothing bounds; and the projections of which
-            entropies are taken stay as they began.
+            entropies are taken stay as they began. On CMU-MOSI (configs/mmim.py) MAE on validation
+            is 1.403 then, else 1.051.
         audio_lstm: units of the LSTM over audio, of each direction.
         video_lstm: units of the LSTM over video, of each direction, and over any other modality.
         audio_out: size of the vector of audio.
