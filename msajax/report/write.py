@@ -39,9 +39,10 @@ def make(folder: RunFolder, comparison: Mapping[str, Any] | None = None, figures
     content = read_content(folder)
     if comparison is not None:
         content = dataclasses.replace(content, comparison=as_strict(comparison))
-    text = page(content)
+    panels = panels_of(content)
+    text = page(content, panels)
     if figures:
-        write_figures(figures, draw_figures(panels_of(content)))
+        write_figures(figures, draw_figures(panels))
     if comparison is not None:
         write_json(folder.file(manifest.COMPARISON), comparison)  # once it is known to have a page
     write_text(folder.file(manifest.REPORT), text)
@@ -118,14 +119,17 @@ def panels_of(content: Content) -> list[Panel]:
     return [panel for panel in panels if panel]
 
 
-def page(content: Content) -> str:
-    """Returns the report of a run as HTML; the same content gives the same text."""
+def page(content: Content, panels: Sequence[Panel] | None = None) -> str:
+    """Returns the report of a run as HTML; the same content gives the same text.
+
+    `panels` are those of `panels_of`, if they are made already.
+    """
     results, corpus, seeds = content.results, content.results["corpus"], content.results["seeds"]
     file = os.path.basename(corpus["path"].rstrip("/")) or corpus["path"]
     sizes = (f"{corpus['sizes'][name]:,} {name}" for name in ("train", "valid", "test"))
     return render(
         f"{results['model']['name']} on {file}",
-        panels_of(content),
+        panels_of(content) if panels is None else panels,
         eyebrow="msajax run",
         facts=[
             f"{results['model']['parameters']:,} parameters",
