@@ -52,7 +52,12 @@ def combine_masks(
     Raises:
         ValueError: for any other type or shape.
     """
-    visible, floats = _read_masks(masks, batch, queries, keys)
+    return _combined(*_read_masks(masks, batch, queries, keys))
+
+
+def _combined(
+    visible: Sequence[jax.Array], floats: Sequence[jax.Array]
+) -> tuple[jax.Array, jax.Array | None]:
     keep = functools.reduce(jnp.logical_and, visible)
     # What is hidden may be -inf or NaN, which must not reach the arithmetic. NaN at a key that may
     # be seen is added like a number: a score of NaN says that the mask is wrong.
@@ -154,12 +159,12 @@ class MultiHeadAttention(nn.Module):
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
 
-        keep, bias = combine_masks(masks, batch=batch, queries=queries, keys=keys)
+        visible, floats = _read_masks(masks, batch, queries, keys)
+        keep, bias = _combined(visible, floats)
         needs_maps = self.is_mutable_collection("intermediates") or _KEEPS_MAPS.get()
         if added is None and not needs_maps and is_long(queries, keys):
             drops = Dropout(self.dropout_rate).drops(batch, train=train)
             heads = (jnp.moveaxis(x, 1, 2) for x in (q, k, v))
-            visible, floats = _read_masks(masks, batch, queries, keys)
             floats = [mask[:, 0].astype(jnp.float32) for mask in floats]
             bias = functools.reduce(jnp.add, floats) if floats else None
             mixed = attend(*heads, [mask[:, 0] for mask in visible], bias, drops)
