@@ -608,7 +608,7 @@ _COLUMNS = ("parameters", "valid", "test", "95 % interval", "p", "p (Holm)", "sa
 
 def _cells(content: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     if row["status"] != DONE:
-        return [row["status"]] if row["status"] in (NOT_RUN, PAUSED) else ["none, see below"]
+        return [row["status"] if row["status"] in (NOT_RUN, PAUSED) else "none"]
     cells = [f"{row['parameters']:,}", *(_shown(content, row, split) for split in _SPLITS)]
     known = _defined(content, row)
     cells.append(interval(content["metric"], known) if known["ci95"] else "-")
@@ -728,7 +728,7 @@ def page(content: Mapping[str, Any]) -> str:
         "compared.html",
         sentences=sentences(content),
         charts=[Chart(f"Test {metric}", charts.value_rows(rows, ours), note=note)] if ours else [],
-        columns=[f"test {metric}" if metric else "model", *_COLUMNS],
+        columns=["model", *(f"{c} {metric}" if metric and c in _SPLITS else c for c in _COLUMNS)],
         rows=_table_rows(content),
         label="models",
         notes=_terms(content),
