@@ -65,9 +65,8 @@ class Scores:
         mean, weights = (np.add.reduce(x, axis=0) / len(x) for x in (scores, weights))
         several = len(scores) > 1
         sd = scores.std(axis=0, ddof=1) if several else np.full(mean.shape, np.nan)
-        summed = cls(mean, sd, scores, weights)
         said = {} if calibration is None else calibration.applied(scores)
-        return dataclasses.replace(summed, **said)
+        return cls(mean, sd, scores, weights, **said)
 
     def __repr__(self) -> str:
         shown = np.array2string(self.score, precision=3, threshold=6, edgeitems=2, separator=", ")
@@ -193,8 +192,8 @@ def as_split(
         )
     ids = np.array([str(i) for i in range(next(iter(sizes.values())))], np.str_)
     valid = {m: mask for m, mask in valid.items() if mask is not None}
-    split = Split(ids, arrays, valid, None, raw_text, frozenset(derived), "the samples")
-    return dataclasses.replace(split, words=words, segments=segments)
+    about = {"raw_text": raw_text, "words": words, "segments": segments}
+    return Split(ids, arrays, valid, derived=frozenset(derived), where="the samples", **about)
 
 
 def _without_frame(value: Any) -> Any:

@@ -1,9 +1,9 @@
 """Reads the space of a sweep, which settings it tries, and plans its trials."""
 
-import importlib.util
 import itertools
 import math
 import os
+import runpy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,17 +34,15 @@ def load_space(path: str, model: ModelConfig) -> Any:
     """Calls a file's `get_space()`, else takes its model's space; raises `UserError` if none."""
     path = os.path.abspath(path)  # as tracebacks name it
     try:
-        spec = importlib.util.spec_from_file_location("msajax_experiment_of_user", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        if not callable(getattr(module, "get_space", None)):
+        get_space = runpy.run_path(path).get("get_space")
+        if not callable(get_space):
             if space := declared(model).space:
                 return dict(space)
             raise UserError(
                 f"{path} has no get_space(), which returns what a sweep tries: {{key: list of "
                 f"values, or (low, high, 'log' or 'linear')}}; nor does {model.name} declare it."
             )
-        return module.get_space()
+        return get_space()
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code raises
