@@ -608,7 +608,7 @@ _COLUMNS = ("parameters", "valid", "test", "95 % interval", "p", "p (Holm)", "sa
 
 def _cells(content: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     if row["status"] != DONE:
-        return [row["status"] if row["status"] in (NOT_RUN, PAUSED) else "none"]
+        return [row["status"].partition(":")[0]]  # why stands among the sentences
     cells = [f"{row['parameters']:,}", *(_shown(content, row, split) for split in _SPLITS)]
     known = _defined(content, row)
     cells.append(interval(content["metric"], known) if known["ci95"] else "-")
@@ -669,8 +669,8 @@ def _terms(content: Mapping[str, Any]) -> list[str]:
         f"p: the paired test against {content['reference']} on the test split; Holm: over all "
         "others. A model is told from it where the intervals of the difference, over samples, "
         "videos and random seeds, exclude 0 as well.",
-        "samples/s: of training, the median over epochs after the first; MiB: the most memory of "
-        "its process.",
+        "samples/s: of training and its validation, the median over epochs after the first; MiB: "
+        "the most memory of its process.",
     ]
 
 
