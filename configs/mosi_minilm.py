@@ -5,8 +5,8 @@
 
 CORPUS.npz has the transcripts (raw_text); the folder is all-MiniLM-L6-v2 of the Hugging Face hub.
 Expected, of ten random seeds that no trial had (--config.train.first_seed=1000
---config.train.seeds=10): test MAE 0.766 +- 0.024, correlation 0.781 +- 0.006, validation MAE 0.807 +- 0.014, in
-80 minutes on one CPU core that others use, too.
+--config.train.seeds=10): test MAE 0.766 +- 0.024, correlation 0.781 +- 0.006, validation MAE
+0.807 +- 0.014, in 95 minutes on one CPU core that others use, too.
 
 The head has two layers with dropout, as text_only has, which was better than the recipe without on
 equal terms (docs/leaderboard.md). Without them (--config.model.n_layers_head=0
@@ -28,8 +28,8 @@ made because that was not enough. The lead of batches of 16 is within the spread
 
 In batches of 32, text and audio, pooled and weighed, came to 0.867 +- 0.027 on validation over five
 seeds, text alone to 0.839 +- 0.015; concatenated they were no better (0.856 against 0.830, one
-seed). Here audio is one vector of 73 statistics a segment: text alone was chosen. By the settings of
-docs/robustness.md it costs nothing: ten seeds have 0.762 +- 0.010 on test with it.
+seed). Here audio is one vector of 73 statistics a segment: text alone was chosen. By the settings
+of docs/robustness.md it costs nothing: ten seeds have 0.762 +- 0.010 on test with it.
 """
 
 from msajax.config import apply_argument, default_config
