@@ -192,8 +192,16 @@ def as_split(
         )
     ids = np.array([str(i) for i in range(next(iter(sizes.values())))], np.str_)
     valid = {m: mask for m, mask in valid.items() if mask is not None}
-    about = {"raw_text": raw_text, "words": words, "segments": segments}
-    return Split(ids, arrays, valid, derived=frozenset(derived), where="the samples", **about)
+    return Split(
+        ids,
+        arrays,
+        valid,
+        raw_text=raw_text,
+        derived=frozenset(derived),
+        where="the samples",
+        words=words,
+        segments=segments,
+    )
 
 
 def _without_frame(value: Any) -> Any:
