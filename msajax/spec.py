@@ -101,6 +101,27 @@ class CorpusSpec:
         group = next((group for group in self.groups if modality in group), ())
         return tuple(m for m in group if m != modality)
 
+    def joined_to(self, modality: str) -> tuple[str, ...]:
+        """Returns the other modalities that a model can join to one, step by step.
+
+        They share its steps, or all have a single one. There are none for sound, nor for words that
+        are pooled, which are cut otherwise than what stands beside them.
+        """
+        length, aligned = self.length(modality), self.aligned_with(modality)
+
+        def has_steps(m: str) -> bool:
+            return not self.is_sound(m) and not (m == "text" and self.text_steps)
+
+        return tuple(
+            m
+            for m in self.modalities
+            if m != modality
+            and has_steps(m)
+            and has_steps(modality)
+            and self.length(m) == length
+            and (m in aligned or length == 1)
+        )
+
     def pooled_steps(self, pieces: int) -> int:
         """Returns the steps that text is pooled to where it is cut to so many pieces.
 

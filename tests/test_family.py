@@ -30,6 +30,7 @@ AXES = {
     "both_directions": (False, True),
     "fusion": ("sequential", "parallel", "pooled"),
     "bidirectional_fusion": (False, True),
+    "early_fusion": (False, True),
     "activation": ("gelu", "gelu_tanh", "relu", "geglu"),
     "norm": ("layernorm", "rmsnorm"),
     "norm_position": ("post", "pre"),
@@ -157,7 +158,8 @@ def works(case: dict) -> None:
     """All are traced, and some computed with their gradient."""
     config = make(case)
     names = config.modalities
-    spec = CorpusSpec(names, tuple(WIDTHS[m] for m in names), (T,) * len(names))
+    groups = (names,) if config.early_fusion else ()
+    spec = CorpusSpec(names, tuple(WIDTHS[m] for m in names), (T,) * len(names), groups=groups)
     model = build_model(config, spec)
     features, masks = inputs(names)
     key = dropout_key(jnp.uint32(1), jnp.int32(0))  # of training, and quicker than JAX's own
@@ -387,6 +389,35 @@ def test_parallel_fusion_reads_what_came_into_the_layer():
     for m in ("audio", "video"):  # from the text that came in, not from the fused one
         expected = cross(x[m], x["text"], f"{m}_from_text")
         np.testing.assert_allclose(fused[m], expected, atol=2e-6)
+
+
+def test_early_fusion_projects_features_of_a_step_side_by_side():
+    names = ("text", "audio", "video")
+    features, masks = inputs(names)
+    spec = CorpusSpec(names, (6, 5, 7), (T,) * 3, groups=(("text", "audio"),))
+    model = build_model(ModelConfig(**SMALL, n_layers_fuse=0, early_fusion=True), spec)
+    params = begin(model, features, masks)["params"]
+    assert {m for m in params if m.endswith("_joined")} == {"audio_joined"}  # video is not aligned
+    score = jax.jit(model.apply)({"params": params}, features, masks).score
+
+    valid = {m: np.where(masks[m][..., None], features[m], 0) for m in ("text", "audio")}
+    beside = features | {"text": np.concatenate(list(valid.values()), -1)}
+    spec = CorpusSpec(names, (11, 5, 7), (T,) * 3)
+    model = build_model(ModelConfig(**SMALL, n_layers_fuse=0), spec)
+    of_audio = params.pop("audio_joined")["projection"]["kernel"]
+    projection = params["text_encoder"]["projection"]
+    projection["kernel"] = np.concatenate([projection["kernel"], of_audio])
+    expected = jax.jit(model.apply)({"params": params}, beside, masks).score
+    np.testing.assert_allclose(score, expected, atol=1e-6)
+
+
+def test_early_fusion_of_modalities_that_share_no_steps_is_refused():
+    spec = CorpusSpec(("text", "audio"), (6, 5), (T, T))
+    message = r"model.early_fusion joins to 'text' .* none shares its: text \(6 wide, 5 steps\), a"
+    with pytest.raises(UserError, match=message):
+        build_model(ModelConfig(**SMALL, early_fusion=True), spec)
+    alone = CorpusSpec(("text",), (6,), (T,))  # there is nothing to join
+    build_model(ModelConfig(**SMALL, early_fusion=True), alone)
 
 
 def test_pooled_fusion_without_layers_is_pooling_in_the_head():

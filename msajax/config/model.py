@@ -1,7 +1,7 @@
 """Defines the settings of the model family: every source document's model is a combination."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msajax.checks import Settings, at_least, one_of, require
@@ -90,6 +90,8 @@ class ModelConfig(Settings):
             wrote, source 002), parallel (all read the layer's inputs), or pooled (every modality is
             pooled first and the M vectors attend to each other: the early-pooling baseline).
         bidirectional_fusion: let the other modalities attend to the anchor as well.
+        early_fusion: let the anchor's encoder read what modalities that share its steps say there,
+            beside the anchor's own features; they stay sequences of their own as well.
         activation: activation of the feed-forward network: gelu (erf), gelu_tanh, relu or geglu
             (gated).
         norm: kind of normalisation, layernorm or rmsnorm.
@@ -178,6 +180,7 @@ class ModelConfig(Settings):
     both_directions: bool = False
     fusion: str = "sequential"
     bidirectional_fusion: bool = False
+    early_fusion: bool = False
     activation: str = "gelu"
     norm: str = "layernorm"
     norm_eps: float = 1e-6
@@ -382,6 +385,10 @@ class ModelConfig(Settings):
         """Returns the same settings with pretrained encoders in these folders, by modality."""
         others = tuple(f"{m}={folder}" for m, folder in folders.items() if m != "text")
         return dataclasses.replace(self, text_encoder=folders.get("text", ""), encoders=others)
+
+    def anchor_of(self, modalities: Sequence[str]) -> str:
+        """Returns which of a run's modalities is the anchor."""
+        return self.anchor or ("text" if "text" in modalities else modalities[0])
 
     @property
     def overridden(self) -> tuple[str, ...]:

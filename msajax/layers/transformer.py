@@ -158,6 +158,27 @@ def make_embedding(config: ModelConfig, vocabulary: int, name: str) -> TokenEmbe
     return TokenEmbedding(vocabulary, width, jnp.dtype(config.dtype), scale, name=name)
 
 
+class JoinedInput(nn.Module):
+    """Projects the features of a modality, to be added to what another one says at the same step.
+
+    It is early fusion: a projection of the features of several modalities side by side is the sum
+    of a projection of each. What is not there adds nothing, for there is no bias.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array, mask: jax.Array, *, train: bool) -> jax.Array:
+        """Maps `x` `[B, T, d]` under `mask` `[B, T]` to `[B, T, D]`."""
+        c = self.config
+        x = jnp.where(mask[..., None], x, 0)
+        if c.positions == "drofe":  # features that rotate are not projected
+            x = x[..., DROFE_FEATURES:]
+        x = Dropout(c.rate("input_dropout"))(x, train=train)
+        sizes = x.shape[-1:], (c.model_dim,)
+        return AffineLayer(*sizes, jnp.dtype(c.dtype), use_bias=False, name="projection")(x)
+
+
 class ModalityEncoder(nn.Module):
     """Applies projection, positions, dropout, then `n_layers_mod` layers (source 002, R2).
 
@@ -183,6 +204,7 @@ class ModalityEncoder(nn.Module):
         mask: jax.Array,
         *,
         train: bool,
+        joined: Sequence[jax.Array] = (),
         attention_mask: jax.Array | None = None,
         begin: tuple[int, jax.Array] | None = None,
         guides: Sequence[jax.Array] | None = None,
@@ -191,6 +213,7 @@ class ModalityEncoder(nn.Module):
 
         Args:
             mask: `[B, T]`, True for a real step.
+            joined: `[B, T, D]` each, added to the projected input: see `JoinedInput`.
             attention_mask: `[T, T]` or `[B, T, T]`, bool or float, of transformer blocks.
             begin: a layer and what it reads, `[B, T, D]`: nothing before it is computed.
             guides: what each layer takes queries and keys from, `n_layers_mod` times `[B, T, D]`.
@@ -208,7 +231,7 @@ class ModalityEncoder(nn.Module):
             if self.project and (c.input_projection == "always" or x.shape[-1] != c.model_dim):
                 projection = AffineLayer(x.shape[-1:], (c.model_dim,), dtype, name="projection")
                 x = projection(x)  # [batch, length, model_dim]
-            x = x.astype(dtype)
+            x = sum(joined, x.astype(dtype))
             if c.positions == "learned":
                 x = LearnedPositions(self.max_len, c.position_init, name="positions")(x)
             elif c.positions == "sinusoidal":

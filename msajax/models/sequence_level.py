@@ -16,6 +16,7 @@ from msajax.layers.linear import kernel_init
 from msajax.layers.positions import DROFE_FEATURES
 from msajax.layers.transformer import (
     AnchoredFusion,
+    JoinedInput,
     ModalityEncoder,
     PooledFusion,
     PostFusionEncoder,
@@ -47,8 +48,7 @@ class SequenceLevelModel(nn.Module):
     @property
     def anchor(self) -> str:
         """The modality that attends to the others."""
-        names = self.spec.modalities
-        return self.config.anchor or ("text" if "text" in names else names[0])
+        return self.config.anchor_of(self.spec.modalities)
 
     @nn.compact
     def __call__(
@@ -100,19 +100,27 @@ class SequenceLevelModel(nn.Module):
         configs = {m: self.config.encoder_of(m) for m in names}
         # Left to JAX, accelerators would multiply float32 matrices in a shorter type.
         with jax.default_matmul_precision(self.config.matmul_precision):
-            # Each modality by itself.
+            # Each modality by itself, but for what early fusion joins to the anchor.
             sequences, masks = {}, dict(masks)  # {modality: [batch, length, model_dim]}
+            read = {}  # {modality: [batch, length, width]}
             for m in names:
-                x, masks[m] = read_input(
+                read[m], masks[m] = read_input(
                     configs[m], self.spec, m, features[m], masks[m], train=train
                 )
+            joined = self.spec.joined_to(self.anchor) if self.config.early_fusion else ()
+            steps = [
+                JoinedInput(configs[m], name=f"{m}_joined")(read[m], masks[m], train=train)
+                for m in joined
+            ]  # each [batch, length of the anchor, model_dim]
+            for m in names:
                 project = not self.spec.has_table(m) or configs[m].embedding_dim > 0
                 length, name = self.spec.length(m), f"{m}_encoder"
                 encoder = ModalityEncoder(configs[m], length, project, name=name)
                 sequences[m] = encoder(
-                    x,
+                    read[m],
                     masks[m],
                     train=train,
+                    joined=steps if m == self.anchor else (),
                     attention_mask=attention_masks.get(m),
                     begin=begin.get(m),
                     guides=guides.get(m),
@@ -262,6 +270,12 @@ def check_family(config: ModelConfig, spec: CorpusSpec) -> None:
         raise UserError(
             f"model.anchor = {config.anchor!r} is not among the run's modalities: "
             f"choose one of {', '.join(spec.modalities)}."
+        )
+    anchor = config.anchor_of(spec.modalities)
+    if config.early_fusion and len(spec.modalities) > 1 and not spec.joined_to(anchor):
+        raise UserError(
+            f"model.early_fusion joins to {anchor!r} what other modalities say at the same steps, "
+            f"and none shares its: {spec.describe()}. Use an aligned corpus, or leave it off."
         )
     for m in config.overridden:
         if m not in spec.modalities:

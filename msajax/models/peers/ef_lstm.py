@@ -35,10 +35,7 @@ class EarlyFusion(Peer):
 def check(config: ModelConfig, spec: CorpusSpec) -> None:
     """Raises `UserError` for several modalities that do not share their steps."""
     first, *others = spec.modalities
-    lengths = set(spec.lengths)  # of one step each there is nothing to align
-    apart = len(lengths) > 1 or (set(others) - set(spec.aligned_with(first)) and lengths != {1})
-    # Words that are pooled are cut otherwise than what stands beside them.
-    if others and (apart or spec.text_steps or any(map(spec.is_sound, spec.modalities))):
+    if set(others) != set(spec.joined_to(first)):
         raise UserError(
             "model.name = 'ef_lstm' joins modalities step by step, and these do not share theirs: "
             f"{spec.describe()}. Use an aligned corpus, a single modality or model.name = 'lf_dnn'."
