@@ -12,7 +12,7 @@ from rich.console import Console
 from tiny import snapshot, tiny_config
 
 from msajax.cli.finished import measure_robustness
-from msajax.config import Config
+from msajax.config import Config, ModelConfig
 from msajax.corpus.predictions import Predictions
 from msajax.errors import UserError
 from msajax.experiment import run as experiment
@@ -21,8 +21,9 @@ from msajax.robustness import disturbances
 from msajax.robustness.measure import DRAWS, RATES, print_robustness
 from msajax.runs.folder import RunFolder
 from msajax.runs.lock import Lock
+from msajax.spec import CorpusSpec
 from msajax.studies import ablation
-from msajax.studies.ablation import print_ablation, sentences
+from msajax.studies.ablation import print_ablation, sentences, without_lost_steps
 from msajax.tasks import make_task
 
 NAMES = ["text+audio", "text", "audio"]
@@ -73,6 +74,16 @@ def test_what_is_about_other_modalities_is_left_out_of_a_subset():
     without = ablation.only(encoded, ["audio"])
     assert (without.model.text_encoder, without.reading.text) == ("", "features")
     assert ablation.only(encoded, ["text"]).model.text_encoder == "folder"
+
+
+def test_early_fusion_is_off_in_a_subset_that_has_nothing_to_join():
+    names = ("text", "audio", "video")
+    spec = CorpusSpec(names, (6, 5, 7), (4, 4, 4), groups=(("text", "audio"),))
+    config = Config(model=ModelConfig(early_fusion=True))
+    for subset, joins in {names: True, names[:2]: True, ("text", "video"): False}.items():
+        assert without_lost_steps(config, subset, spec).model.early_fusion == joins
+    # Where nothing is aligned at all, the run of all modalities is to say so.
+    assert without_lost_steps(config, names, dataclasses.replace(spec, groups=())) == config
 
 
 def test_the_report_says_what_the_runs_say(whole):

@@ -970,6 +970,17 @@ def test_transcripts_without_features_get_the_vectors_of_their_words(run, tmp_pa
     assert caplog.text.count("28.6 % of the words have no vector") == 1  # two of seven
     assert "lacks modality 'text'" not in caplog.text
 
+    # A model that joins audio to text step by step has nothing to join to such words.
+    bundle, groups = load_bundle(run.folder / "bundle"), (("text", "audio"),)
+    spec = dataclasses.replace(bundle.preparation.spec, lengths=(4, 4), groups=groups)
+    preparation = dataclasses.replace(bundle.preparation, spec=spec, groups=groups)
+    data = dataclasses.replace(bundle.config.data, glove_path=str(tmp_path / "glove.txt"))
+    model = dataclasses.replace(bundle.config.model, early_fusion=True)
+    config = dataclasses.replace(bundle.config, data=data, model=model)
+    joined = dataclasses.replace(bundle, config=config, preparation=preparation)
+    with pytest.raises(UserError, match="words of transcripts have steps of their own: give it te"):
+        joined.prepare_split(spoken, "test")
+
 
 def test_settings_that_nothing_reads_are_said_once(run, tmp_path, caplog):
     (tmp_path / "glove.txt").write_text("good 1 2 3 4 5 6\n")

@@ -395,25 +395,31 @@ def test_early_fusion_projects_features_of_a_step_side_by_side():
     names = ("text", "audio", "video")
     features, masks = inputs(names)
     spec = CorpusSpec(names, (6, 5, 7), (T,) * 3, groups=(("text", "audio"),))
-    model = build_model(ModelConfig(**SMALL, n_layers_fuse=0, early_fusion=True), spec)
-    params = begin(model, features, masks)["params"]
-    assert {m for m in params if m.endswith("_joined")} == {"audio_joined"}  # video is not aligned
-    score = jax.jit(model.apply)({"params": params}, features, masks).score
+    early = build_model(ModelConfig(**SMALL, n_layers_fuse=0, early_fusion=True), spec)
+    params = begin(early, features, masks)["params"]
+    assert {m for m in params if m.endswith("_joined")} == {"audio_to_text_joined"}  # video is not
+    score = jax.jit(early.apply)({"params": params}, features, masks).score
 
     valid = {m: np.where(masks[m][..., None], features[m], 0) for m in ("text", "audio")}
     beside = features | {"text": np.concatenate(list(valid.values()), -1)}
     spec = CorpusSpec(names, (11, 5, 7), (T,) * 3)
     model = build_model(ModelConfig(**SMALL, n_layers_fuse=0), spec)
-    of_audio = params.pop("audio_joined")["projection"]["kernel"]
+    of_audio = params.pop("audio_to_text_joined")["projection"]["kernel"]
     projection = params["text_encoder"]["projection"]
     projection["kernel"] = np.concatenate([projection["kernel"], of_audio])
     expected = jax.jit(model.apply)({"params": params}, beside, masks).score
     np.testing.assert_allclose(score, expected, atol=1e-6)
 
+    shorter = {m: x[:, :1] if m == "audio" else x for m, x in features.items()}
+    with pytest.raises(ValueError, match="'audio' has 1 steps; early fusion expected 5, the anch"):
+        early.apply(
+            {"params": params}, shorter, {m: x[:, : shorter[m].shape[1]] for m, x in masks.items()}
+        )
+
 
 def test_early_fusion_of_modalities_that_share_no_steps_is_refused():
     spec = CorpusSpec(("text", "audio"), (6, 5), (T, T))
-    message = r"model.early_fusion joins to 'text' .* none shares its: text \(6 wide, 5 steps\), a"
+    message = r"model.early_fusion joins to 'text' .* none is known to share them: text \(6 wide"
     with pytest.raises(UserError, match=message):
         build_model(ModelConfig(**SMALL, early_fusion=True), spec)
     alone = CorpusSpec(("text",), (6,), (T,))  # there is nothing to join

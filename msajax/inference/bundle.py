@@ -25,11 +25,11 @@ import safetensors.numpy
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from msajax import __version__, announce
-from msajax.config import Config, from_config_dict
+from msajax.config import Config, ModelConfig, from_config_dict
 from msajax.config.identity import NUMERICS
 from msajax.config.registry import registered, warn_of_other_source
 from msajax.corpus.corpus import Embedding, Split
-from msajax.corpus.steps import without
+from msajax.corpus.steps import Groups, without
 from msajax.encoders.folder import open_folder
 from msajax.errors import UserError
 from msajax.files import as_path, replacing_folder
@@ -289,9 +289,24 @@ class Bundle:
             # Its steps are the words of the transcript, which are not those of other modalities.
             groups = without(preparation.groups, "text")
             preparation = dataclasses.replace(preparation, groups=groups)
+            _require_steps_apart(self.config.model, spec, groups, split.where)
         split, repairs = prepare(split, preparation, self.config.data.device_memory_budget)
         say_prepared(name, split, repairs, preparation.clip)
         return split
+
+
+def _require_steps_apart(model: ModelConfig, spec: CorpusSpec, groups: Groups, where: str) -> None:
+    """Raises `UserError` for a model that joins steps which are in no group any more."""
+    apart = dataclasses.replace(spec, groups=groups)
+    try:
+        same = parameter_shapes(model, apart) == parameter_shapes(model, spec)
+    except UserError:
+        same = False
+    if not same:
+        raise UserError(
+            f"{where}: this model joins text to other modalities step by step, and the words of "
+            "transcripts have steps of their own: give it text as features, as it was trained on."
+        )
 
 
 def wants_embedding(split: Split, embedding: Embedding) -> bool:

@@ -107,11 +107,11 @@ class SequenceLevelModel(nn.Module):
                 read[m], masks[m] = read_input(
                     configs[m], self.spec, m, features[m], masks[m], train=train
                 )
-            joined = self.spec.joined_to(self.anchor) if self.config.early_fusion else ()
-            steps = [
-                JoinedInput(configs[m], name=f"{m}_joined")(read[m], masks[m], train=train)
-                for m in joined
-            ]  # each [batch, length of the anchor, model_dim]
+            joined = []  # each [batch, length of the anchor, model_dim]
+            for m in joined_modalities(self.config, self.spec):
+                # Another anchor reads by a projection of another name.
+                join = JoinedInput(configs[m], name=f"{m}_to_{self.anchor}_joined")
+                joined.append(join(read[m], masks[m], train=train))
             for m in names:
                 project = not self.spec.has_table(m) or configs[m].embedding_dim > 0
                 length, name = self.spec.length(m), f"{m}_encoder"
@@ -120,7 +120,7 @@ class SequenceLevelModel(nn.Module):
                     read[m],
                     masks[m],
                     train=train,
-                    joined=steps if m == self.anchor else (),
+                    joined=joined if m == self.anchor else (),
                     attention_mask=attention_masks.get(m),
                     begin=begin.get(m),
                     guides=guides.get(m),
@@ -213,6 +213,11 @@ def first_pass(
     return coarse.score, jax.lax.stop_gradient(guides)
 
 
+def joined_modalities(config: ModelConfig, spec: CorpusSpec) -> tuple[str, ...]:
+    """Returns the modalities that early fusion joins to the anchor."""
+    return spec.joined_to(config.anchor_of(spec.modalities)) if config.early_fusion else ()
+
+
 def check_inputs(
     config: ModelConfig, spec: CorpusSpec, features: Arrays, masks: Arrays, attention_masks: Arrays
 ) -> None:
@@ -238,6 +243,12 @@ def check_inputs(
         if mask.shape != x.shape[:2] or mask.dtype != bool:
             raise ValueError(
                 f"the mask of {m!r} is {mask.dtype} {mask.shape}; expected bool {x.shape[:2]}"
+            )
+    steps = masks[config.anchor_of(spec.modalities)].shape[1]
+    for m in joined_modalities(config, spec):
+        if masks[m].shape[1] != steps:
+            raise ValueError(
+                f"{m!r} has {masks[m].shape[1]} steps; early fusion expected {steps}, the anchor's"
             )
     for m, mask in attention_masks.items():
         if m not in spec.modalities:
@@ -272,10 +283,11 @@ def check_family(config: ModelConfig, spec: CorpusSpec) -> None:
             f"choose one of {', '.join(spec.modalities)}."
         )
     anchor = config.anchor_of(spec.modalities)
-    if config.early_fusion and len(spec.modalities) > 1 and not spec.joined_to(anchor):
+    if config.early_fusion and len(spec.modalities) > 1 and not joined_modalities(config, spec):
         raise UserError(
             f"model.early_fusion joins to {anchor!r} what other modalities say at the same steps, "
-            f"and none shares its: {spec.describe()}. Use an aligned corpus, or leave it off."
+            f"and none is known to share them: {spec.describe()}. Use an aligned corpus, words in "
+            "pieces (model.text_pool), or leave it off."
         )
     for m in config.overridden:
         if m not in spec.modalities:

@@ -46,6 +46,7 @@ from msajax.results.tables import MetricTable
 from msajax.runs.folder import RunFolder
 from msajax.runtime import processes
 from msajax.runtime.signals import StopRequest
+from msajax.spec import CorpusSpec
 from msajax.studies import runner
 from msajax.tasks import Task, make_task
 from msajax.training.transforms import parse_transform
@@ -169,7 +170,7 @@ def ablate(
             for subset in itertools.combinations(modalities, size):
                 name = "+".join(subset)
                 try:
-                    found[name] = _of_subset(config, subset)
+                    found[name] = _of_subset(without_lost_steps(config, subset, spec), subset)
                 except UserError as error:
                     raise UserError(f"Modalities {name}: {error}") from error
         labels = as_targets(corpus.split("train").labels, spec, preparation.classes)
@@ -233,6 +234,15 @@ def only(config: Config, subset: Sequence[str]) -> Config:
         data=data,
         train=dataclasses.replace(train, transforms=transforms),
     )
+
+
+def without_lost_steps(config: Config, subset: Sequence[str], spec: CorpusSpec) -> Config:
+    """Turns early fusion off for a subset in which nothing shares the anchor's steps."""
+    anchor = only(config, subset).model.anchor_of(subset)
+    if set(subset) & set(spec.joined_to(anchor)) or len(subset) == len(spec.modalities):
+        return config
+    model = dataclasses.replace(config.model, early_fusion=False)
+    return dataclasses.replace(config, model=model)
 
 
 def _with_known_groups(config: Config, corpus: Corpus, encoders: Any) -> Config:
