@@ -298,6 +298,8 @@ class Bundle:
 def _require_steps_apart(model: ModelConfig, spec: CorpusSpec, groups: Groups, where: str) -> None:
     """Raises `UserError` for a model that joins steps which are in no group any more."""
     apart = dataclasses.replace(spec, groups=groups)
+    if apart == spec:
+        return
     try:
         same = parameter_shapes(model, apart) == parameter_shapes(model, spec)
     except UserError:
