@@ -274,8 +274,8 @@ ANYTHING_GOES = {
     *("train.transforms", "optim.name"),
     # True and false:
     *("data.mask_from_zeros", "data.allow_loss", "model.causal", "model.text_special"),
-    *("model.gradient_checkpointing", "model.bidirectional_fusion", "model.final_norm"),
-    *("model.qkv_bias", "model.out_bias", "model.ffn_inner_bias", "model.gate_hidden"),
+    *("model.gradient_checkpointing", "model.bidirectional_fusion", "model.early_fusion"),
+    *("model.final_norm", "model.qkv_bias", "model.out_bias", "model.ffn_inner_bias", "model.gate_hidden"),
     *("train.deterministic", "train.report", "optim.nesterov"),
 }
 OF_ENTRIES = ("model.overrides", "optim.groups")  # their messages name the entry that is wrong
@@ -440,8 +440,8 @@ ANOTHER = flat(
             "position_init": 0.3, "drofe_age_unit": 1.0, "modalities": ("text", "audio"),
             "anchor": "audio", "model_dim": 64, "num_heads": 2, "head_dim": 16, "ff_dim": 64,
             "n_layers_mod": 1, "n_layers_fuse": 2, "n_layers_post_fuse": 1, "mixer": "gru",
-            "bidirectional_fusion": True, "pooling_method": "attention", "dropout_rate": 0.2,
-            "n_layers_head": 1, "head_dropout": 0.2,
+            "bidirectional_fusion": True, "early_fusion": True, "pooling_method": "attention",
+            "dropout_rate": 0.2, "n_layers_head": 1, "head_dropout": 0.2,
             "input_dropout": 0.2, "attention_dropout": 0.0, "ffn_dropout": 0.0,
             "projection_dropout": 0.0, "max_len": 10, "missing_modality": "reference",
             "text_encoder": "bert", "text_pool": "words", "text_special": False,
