@@ -275,7 +275,8 @@ ANYTHING_GOES = {
     # True and false:
     *("data.mask_from_zeros", "data.allow_loss", "model.causal", "model.text_special"),
     *("model.gradient_checkpointing", "model.bidirectional_fusion", "model.early_fusion"),
-    *("model.final_norm", "model.qkv_bias", "model.out_bias", "model.ffn_inner_bias", "model.gate_hidden"),
+    *("model.final_norm", "model.qkv_bias", "model.out_bias", "model.ffn_inner_bias"),
+    "model.gate_hidden",
     *("train.deterministic", "train.report", "optim.nesterov"),
 }
 OF_ENTRIES = ("model.overrides", "optim.groups")  # their messages name the entry that is wrong
