@@ -107,20 +107,18 @@ class CorpusSpec:
         They share its steps, or all have a single one. There are none for sound, nor for words that
         are pooled, which are cut otherwise than what stands beside them.
         """
-        length, aligned = self.length(modality), self.aligned_with(modality)
-
-        def has_steps(m: str) -> bool:
-            return not self.is_sound(m) and not (m == "text" and self.text_steps)
-
-        return tuple(
+        length = self.length(modality)
+        # Of a single step each there is nothing to align.
+        near = self.modalities if length == 1 else (modality, *self.aligned_with(modality))
+        joined = [
             m
             for m in self.modalities
-            if m != modality
-            and has_steps(m)
-            and has_steps(modality)
+            if m in near
             and self.length(m) == length
-            and (m in aligned or length == 1)
-        )
+            and not self.is_sound(m)
+            and not (m == "text" and self.text_steps)
+        ]
+        return tuple(m for m in joined if m != modality) if modality in joined else ()
 
     def pooled_steps(self, pieces: int) -> int:
         """Returns the steps that text is pooled to where it is cut to so many pieces.

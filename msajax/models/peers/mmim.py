@@ -92,11 +92,6 @@ class Projection(nn.Module):
         return jnp.tanh(jnp.matmul(x, kernel) + bias)
 
 
-def anchor_of(spec: CorpusSpec) -> str:
-    """Returns the modality with which each other one is paired: text, or the first one."""
-    return "text" if "text" in spec.modalities else spec.modalities[0]
-
-
 class Infomax(Peer):
     """Scores a fused vector of all modalities, and maximises mutual information in training.
 
@@ -141,7 +136,7 @@ class Infomax(Peer):
 
         # The parts of the lower bound between text, or the first modality, and each other one.
         present = {m: mask.any(axis=1) for m, mask in valid.items()}
-        anchor = anchor_of(self.spec)
+        anchor = self.config.anchor_of(self.spec.modalities)
         aux["log_likelihood"] = jnp.zeros(present[anchor].shape)
         for m in (m for m in modalities if m != anchor):
             log_q = Estimator(is_clean, name=f"{m}_estimator")(vectors[anchor], vectors[m])
@@ -245,7 +240,7 @@ def stages(config: ModelConfig) -> tuple[Stage, Stage]:
 def untrained(config: ModelConfig, spec: CorpusSpec) -> tuple[str, ...]:
     """Names what no optimiser of the authors' code has."""
     clean = config.own.compat == "clean"
-    others = [m for m in spec.modalities if m != anchor_of(spec)]
+    others = [m for m in spec.modalities if m != config.anchor_of(spec.modalities)]
     return () if clean else tuple(f"{m}_projection/*" for m in others)
 
 
